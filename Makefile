@@ -1,0 +1,31 @@
+# `make demo` and `make test` do all set-up themselves on a fresh machine with Python 3.11 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+# one thread per process unless a command says otherwise; idle threads sleep instead of spinning
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/ready
+	$(BIN)/calibre-fl run
+
+test: .venv/ready lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibre needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs

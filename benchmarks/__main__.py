@@ -1,0 +1,86 @@
+"""Measure everything that the project promises about speed; print it and keep it."""
+
+import argparse
+import json
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import augmentation, heads, rounds, startup
+
+LATEST = Path(__file__).parent / "latest.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("--repeats", type=int, default=3, help="of the federated rounds")
+    parser.add_argument("--only", default="", help="a word in the benchmark's name")
+    arguments = parser.parse_args()
+    suite: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "startup": lambda: [startup.help_seconds(), startup.first_client_seconds()],
+        "augmentation": lambda: [_augmentation()],
+        "heads": lambda: [_heads()],
+        "memory": lambda: [startup.memory()],
+        "rounds cnn": lambda: rounds.measure("cnn", 32, arguments.repeats),
+        "rounds resnet18": lambda: rounds.measure("resnet18", 16, arguments.repeats),
+    }
+    results: list[dict[str, Any]] = []
+    table = Table("benchmark", "measured", "target", "")
+    for name, measure in suite.items():
+        if arguments.only in name:
+            print(f"measuring {name} ...", flush=True)
+            results += measure()
+    for result in results:
+        result["ratio"] = round(result["ratio"], 3)
+        result |= {"met": _met(result), "commit": _commit(), "machine": platform.processor()}
+        table.add_row(
+            result["name"],
+            f"{result['ratio']:g}",
+            result["target"],
+            "ok" if result["met"] else "NO",
+        )
+    Console().print(table)
+    if not arguments.only:
+        LATEST.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _met(result: dict[str, Any]) -> bool:
+    sign, bound = result["target"].split()
+    measured: float = result["ratio"]
+    return measured >= float(bound) if sign == ">=" else measured <= float(bound)
+
+
+def _augmentation() -> dict[str, Any]:
+    speeds = {threads: augmentation.measure(threads, 3.0) for threads in (1, 2)}
+    return {
+        "name": "SimCLR views of 32 x 32 colour images per second, 2 threads",
+        "ratio": speeds[2],
+        "target": ">= 20000",
+        "settings": {"threads": {str(k): round(v) for k, v in speeds.items()}},
+    }
+
+
+def _heads() -> dict[str, Any]:
+    measured = heads.measure()
+    return {
+        "name": "150 personal heads trained together against one by one",
+        "ratio": measured["ratio"],
+        "target": ">= 20",
+        "settings": measured,
+    }
+
+
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "none"
+
+
+if __name__ == "__main__":
+    main()

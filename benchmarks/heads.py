@@ -1,0 +1,83 @@
+"""Training the personal heads of 150 clients: one by one, and all together.
+
+The loop is what one writes with ``nn.Linear``, ``F.cross_entropy`` and ``torch.optim.SGD`` on
+features that are already cached. It gets one thread, because two make it slower: its operations
+are too small to share. The batched training is timed with one and two, of which the faster counts:
+on a busy machine two are slower. All are timed in turn, so that a busy machine slows all.
+
+    python -m benchmarks.heads
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from calibre.experiment import PersonalSettings
+from calibre.personal.heads import Samples, fresh_head, train_heads
+from calibre.rng import stream
+
+CLIENTS, CLASSES = 150, 10
+SETTINGS = PersonalSettings()  # 10 epochs, batch 32, SGD
+
+
+def measure(d: int = 128, repeats: int = 3, loop_threads: int = 1) -> dict[str, float]:
+    """Seconds of the loop and of the batched training, the best of ``repeats``; their ratio."""
+    samples = _samples(d)
+    heads = [fresh_head(0, client, CLASSES, d) for client in range(CLIENTS)]
+
+    def batched() -> None:
+        train_heads(range(CLIENTS), samples, heads, SETTINGS, seed=0)
+
+    loop, one_thread, two_threads = (float("inf"),) * 3
+    for _ in range(repeats):
+        loop = min(loop, _seconds(lambda: _one_by_one(samples, d), loop_threads))
+        one_thread = min(one_thread, _seconds(batched, threads=1))
+        two_threads = min(two_threads, _seconds(batched, threads=2))
+    return {
+        "features": d,
+        "loop": loop,
+        "batched, 1 thread": one_thread,
+        "batched, 2 threads": two_threads,
+        "ratio": loop / min(one_thread, two_threads),
+    }
+
+
+def _seconds(work: Callable[[], object], threads: int) -> float:
+    torch.set_num_threads(threads)
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _samples(d: int) -> list[Samples]:
+    draw = stream(0, "benchmark-heads")
+    counts = torch.randint(333, 501, (CLIENTS,), generator=draw).tolist()
+    return [
+        Samples(
+            torch.randn(n, d, generator=draw).relu_(),  # as after a network's last activation
+            torch.randint(0, CLASSES, (n,), generator=draw),
+        )
+        for n in counts
+    ]
+
+
+def _one_by_one(samples: list[Samples], d: int) -> list[nn.Linear]:
+    heads = []
+    for features, labels in samples:
+        head = nn.Linear(d, CLASSES)
+        sgd = torch.optim.SGD(head.parameters(), lr=SETTINGS.lr)
+        for _ in range(SETTINGS.epochs):
+            for rows in torch.randperm(len(labels)).split(SETTINGS.batch):
+                sgd.zero_grad()
+                F.cross_entropy(head(features[rows]), labels[rows]).backward()
+                sgd.step()
+        heads.append(head)
+    return heads
+
+
+if __name__ == "__main__":
+    for d in (128, 512):
+        print({name: round(value, 3) for name, value in measure(d).items()})

@@ -1,0 +1,3 @@
+from calibre.cli import main
+
+main()

@@ -1,0 +1,236 @@
+"""The command line: ``calibre-fl`` or ``python -m calibre``. Torch is loaded only when needed."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from calibre import __version__
+from calibre.errors import UserError
+
+USER_MISTAKE, INTERRUPTED = 2, 130
+
+app = typer.Typer(
+    help="Fair and accurate personalized federated learning with self-supervised learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets and how they are spread over clients.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+errors = Console(stderr=True)
+ExperimentFile = Annotated[
+    Path | None, typer.Argument(help="A TOML file; without one: the demonstration on digits.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="section.key=value, e.g. --set training.rounds=10", metavar="K=V"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(USER_MISTAKE)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if show:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    experiment: ExperimentFile = None,
+    set_: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<name>.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment, or go on with it where it stopped."""
+    from calibre import experiment as experiments
+
+    with _early_workers(experiments.gather(experiment, set_ or ())) as prepared:
+        settings = experiments.read(experiment, set_ or ())
+        _run(settings, out or Path("runs") / settings.folder_name, as_json, prepared)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    set_: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run from its last checkpoint; --set engine.* may change where it runs."""
+    from calibre import experiment as experiments
+
+    file = folder / "experiment.toml"
+    if not file.exists():
+        raise UserError(f"{folder} is not a run folder: it has no experiment.toml")
+    with _early_workers(experiments.gather(file, set_ or ())) as prepared:
+        _run(experiments.read(file, set_ or ()), folder, as_json, prepared)
+
+
+@contextmanager
+def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
+    """Start workers now, while this process still loads torch itself: it saves two seconds."""
+    from calibre.engine.process import Worker
+
+    count = values.get("engine", {}).get("workers")
+    if count is None:
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers = [Worker() for _ in range(min(count, 64) if isinstance(count, int) else 0)]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+def _run(settings: Any, folder: Path, as_json: bool, prepared: list[Any]) -> None:
+    from calibre.engine import rounds
+    from calibre.screen import LiveView, result_table
+
+    try:
+        with LiveView(errors) as view:
+            metrics = rounds.run(settings, folder, view, prepared)
+    except KeyboardInterrupt:
+        errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
+        sys.exit(INTERRUPTED)
+    if as_json:
+        print(json.dumps(metrics, indent=2))
+        return
+    console = Console()
+    console.print(result_table(metrics))
+    if metrics["failures"]:
+        console.print(f"[yellow]{metrics['failures']} client updates failed[/]; see events.jsonl")
+    console.print(f"every client:  {folder / 'clients.csv'}", highlight=False, soft_wrap=True)
+    console.print(
+        f"as a picture:  {folder / 'figures' / 'accuracies.png'}", highlight=False, soft_wrap=True
+    )
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods and objectives, where each comes from, and what it sends."""
+    from calibre.report.catalogue import catalogue
+
+    listed = catalogue()
+    if as_json:
+        print(json.dumps(listed, indent=2))
+        return
+    table = Table("method", "objective", "what", "sends", "from")
+    for row in listed:
+        table.add_row(
+            row["method"], row["objective"] or "", row["label"],
+            ", ".join(row["sends"]) or "nothing", row["paper"],
+        )  # fmt: skip
+    Console().print(table)
+
+
+@app.command()
+def doctor(
+    experiment: ExperimentFile = None,
+    set_: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is installed, what this machine has, and what an experiment would cost."""
+    from calibre import experiment as experiments
+    from calibre.engine.estimate import examine
+
+    found = examine(experiments.read(experiment, set_ or ()))
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    for section, facts in found.items():
+        table = Table(title=section, show_header=False, title_justify="left")
+        for name, value in facts.items():
+            table.add_row(name, str(value))
+        Console().print(table)
+
+
+@data_app.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """Known data sets, and where they were found or how to get them."""
+    import dataclasses
+
+    from calibre.data.sources import describe
+
+    rows = [dataclasses.asdict(row) for row in describe()]
+    if as_json:
+        print(json.dumps(rows, indent=2, default=str))
+        return
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
+
+
+@data_app.command("download")
+def data_download(
+    name: Annotated[str, typer.Argument(help="A name that 'calibre-fl data list' shows.")],
+    root: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
+) -> None:
+    """Fetch an official archive, check it, unpack it. A broken download goes on."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from calibre.data.download import download
+    from calibre.data.sources import data_root
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors) as bars:
+        task = bars.add_task(name, total=None)
+        place = download(
+            name,
+            data_root(root),
+            progress=lambda done, of: bars.update(task, completed=done, total=of),
+        )
+    print(f"{name} is in {place}")
+
+
+@data_app.command("show")
+def data_show(
+    experiment: ExperimentFile = None,
+    set_: Changes = None,
+    out: Annotated[Path, typer.Option(help="Picture, without suffix.")] = Path("federation"),
+    as_json: AsJson = False,
+) -> None:
+    """Draw who holds which classes, and save it as PNG and SVG."""
+    from calibre import experiment as experiments
+    from calibre.data.federation import build
+    from calibre.data.sources import load
+    from calibre.report.federation_figure import draw
+
+    settings = experiments.read(experiment, set_ or ())
+    federation = build(load(settings.data), settings.federation, settings.seed)
+    summary = federation.datasheet
+    pictures = draw(federation, out)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+        return
+    table = Table(show_header=False)
+    for name, value in summary.items():
+        table.add_row(str(name), str(value))
+    Console().print(table)
+    print("drawn as", " and ".join(str(picture) for picture in pictures))

@@ -1,0 +1,1 @@
+"""Images, who holds which of them, and how a batch of them becomes two views."""

@@ -1,0 +1,176 @@
+"""Decoded pools on disk: plain .npy files that every process maps into memory.
+
+An entry is written beside its place and renamed into it, so a killed process leaves nothing half
+written there and two processes may build the same entry at once. ``pool.json`` records the length
+of every file; an entry whose files have other lengths counts as absent and is built anew.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibre.data.pool import Pool
+from calibre.errors import UserError
+
+Progress = Callable[[int, int], None]  # done so far, of how many
+VERSION = 1  # of what an entry holds: a new one builds every entry anew
+UNFINISHED = ".building-"
+A_DAY = 86400  # seconds after which an unfinished entry was left by a killed process
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A pool whose images are still to come, block by block: train, then test, then unlabelled."""
+
+    name: str
+    shape: tuple[int, int, int, int]  # of all images, [N, H, W, C]
+    blocks: Iterable[npt.NDArray[np.uint8]]
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    train: range
+    test: range
+    unlabelled: range
+    owners: npt.NDArray[np.int32] | None
+    owner_names: tuple[str, ...]
+
+
+def user_folder() -> Path:
+    """Where this user's data sets and pools lie unless the environment says otherwise."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "calibre"
+
+
+def entry(files: Iterable[Path], settings: Mapping[str, Any]) -> Path:
+    """Where the pool of these files, read with these settings, is cached."""
+    content = json.dumps([VERSION, [*map(_stamp, files)], dict(settings)], sort_keys=True)
+    base = os.environ.get("CALIBRE_CACHE")
+    folder = Path(base) if base else user_folder() / "pools"
+    return folder / hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    try:
+        about = file.stat()
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+    return os.path.abspath(file), about.st_size, about.st_mtime_ns
+
+
+def read(folder: Path) -> Pool | None:
+    """The pool of an entry; None where there is none, or a damaged one."""
+    try:
+        about = json.loads((folder / "pool.json").read_text(encoding="utf-8"))
+        if any((folder / name).stat().st_size != size for name, size in about["bytes"].items()):
+            return None
+    except (OSError, ValueError):
+        return None
+    owned = "owners.npy" in about["bytes"]
+    return Pool(
+        name=about["name"],
+        images=np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False),
+        labels=np.load(folder / "labels.npy", allow_pickle=False),
+        classes=tuple(about["classes"]),
+        train=range(*about["train"]),
+        test=range(*about["test"]),
+        unlabelled=range(*about["unlabelled"]),
+        fingerprint=about["fingerprint"],
+        owners=np.load(folder / "owners.npy", allow_pickle=False) if owned else None,
+        owner_names=tuple(about["owner_names"]),
+    )
+
+
+def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
+    """Decode ``draft`` into an entry and read it back from there."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder.parent)
+        unfinished = folder.parent / (UNFINISHED + uuid.uuid4().hex)
+        try:
+            unfinished.mkdir()
+            _fill(unfinished, draft, progress)
+            _put(unfinished, folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except OSError as error:
+        size = int(np.prod(draft.shape)) / 1e6
+        raise UserError(
+            f"cannot keep the decoded images in {folder.parent}: {error.strerror}; set "
+            f"CALIBRE_CACHE to a folder with {size:,.0f} MB of room"
+        ) from error
+    pool = read(folder)
+    assert pool is not None, "an entry just written is whole"
+    return pool
+
+
+def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
+    digest = hashlib.blake2b(digest_size=16)
+    about = {
+        "classes": draft.classes,
+        "train": (draft.train.start, draft.train.stop),
+        "test": (draft.test.start, draft.test.stop),
+        "unlabelled": (draft.unlabelled.start, draft.unlabelled.stop),
+        "owner_names": draft.owner_names,
+    }
+    digest.update(json.dumps([draft.shape, about]).encode())
+
+    total, done = draft.shape[0], 0
+    header = {"descr": "|u1", "fortran_order": False, "shape": draft.shape}
+    with (folder / "images.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in draft.blocks:
+            file.write(block.data)
+            digest.update(block.data)
+            done += len(block)
+            if progress:
+                progress(done, total)
+        assert done == total
+        _sync(file)
+    for name, array in (("labels", draft.labels), ("owners", draft.owners)):
+        if array is not None:
+            digest.update(array.tobytes())
+            with (folder / f"{name}.npy").open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+                _sync(file)
+
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    described = {
+        "name": draft.name, **about, "fingerprint": digest.hexdigest(), "bytes": sizes
+    }  # fmt: skip
+    with (folder / "pool.json").open("w", encoding="utf-8") as text:
+        json.dump(described, text, indent=1)
+        _sync(text)
+
+
+def _sync(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _put(finished: Path, folder: Path) -> None:
+    """Rename into place. What is there already is another process's, or damaged."""
+    while read(folder) is None:
+        try:
+            finished.rename(folder)
+        except OSError:
+            aside = tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder.parent)
+            with aside, suppress(FileNotFoundError):  # another process may be as far as we are
+                folder.rename(Path(aside.name, "damaged"))
+
+
+def _sweep(folder: Path) -> None:
+    for left in folder.glob(f"{UNFINISHED}*"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > A_DAY:
+                shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,367 @@
+"""A federation: who holds which images of a pool. Built once, hashed, saved beside the results.
+
+Clients 0, 1, ... train; the novel ones come after them and only personalise. All indices lie in a
+few flat arrays, so that ten thousand clients cost no more than their images.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+
+from calibre.data import partition
+from calibre.data.partition import Ints, Parts
+from calibre.data.pool import Pool
+from calibre.errors import UserError
+from calibre.experiment import FederationSettings
+from calibre.files import write_atomic
+from calibre.rng import numpy_stream
+
+CLIENTS = 16  # that train, where nothing else is said
+TEST_IMAGES = 200  # per client, where test sets may overlap: a standard error of 3.5 % at most
+
+Indices = npt.NDArray[np.int32]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One client's images, as indices into the pool; views, not copies."""
+
+    id: int
+    name: str
+    novel: bool
+    labelled: Indices  # to train on and to personalise with
+    unlabelled: Indices  # to train on only
+    test: Indices
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """All clients of an experiment; ``federation.client(i)`` is one of them."""
+
+    fingerprint: str  # of the pool that the indices point into
+    classes: tuple[str, ...]
+    training: int  # how many clients train
+    names: tuple[str, ...]  # of the clients, where the data names them; else empty
+    labelled: Parts
+    unlabelled: Parts
+    test: Parts
+    train_table: Ints  # [C, K] training images by class, with or without their labels
+    test_table: Ints  # [C, K]
+    datasheet: Mapping[str, Any]  # what a reader wants to know of it, in words and numbers
+
+    def __len__(self) -> int:
+        return len(self.labelled)
+
+    @property
+    def train_ids(self) -> range:
+        return range(self.training)
+
+    @property
+    def novel_ids(self) -> range:
+        return range(self.training, len(self))
+
+    def client(self, client: int) -> Client:
+        novel = client in self.novel_ids
+        name = self.names[client] if self.names else f"{'novel' if novel else 'client'}-{client}"
+        return Client(
+            client, name, novel, self.labelled[client], self.unlabelled[client], self.test[client]
+        )
+
+    def counts(self, part: Literal["train", "test"] = "train") -> Ints:
+        """Images by client and class, [C, K]; those that hide their label from the client too."""
+        return self.train_table if part == "train" else self.test_table
+
+    @cached_property
+    def hash(self) -> str:
+        """Two runs may be compared when their federations have the same hash."""
+        digest = hashlib.sha256(json.dumps(self._facts()).encode())
+        for name, array in self._arrays().items():
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, folder: Path) -> None:
+        """``federation.json`` for people, ``federation.safetensors`` for :func:`load`."""
+        arrays = safetensors.numpy.save(
+            self._arrays(), metadata={"federation": json.dumps(self._facts())}
+        )
+        sheet = json.dumps({**self.datasheet, "hash": self.hash}, indent=2, ensure_ascii=False)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "federation.safetensors", arrays)
+        write_atomic(folder / "federation.json", sheet + "\n")
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "fingerprint": self.fingerprint,
+            "classes": self.classes,
+            "training": self.training,
+            "names": self.names,
+        }
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            "labelled": self.labelled.indices,
+            "labelled.offsets": self.labelled.offsets,
+            "unlabelled": self.unlabelled.indices,
+            "unlabelled.offsets": self.unlabelled.offsets,
+            "test": self.test.indices,
+            "test.offsets": self.test.offsets,
+            "train.table": self.train_table,
+            "test.table": self.test_table,
+        }
+
+
+def load(folder: Path) -> Federation:
+    """The federation that :meth:`Federation.save` wrote, checked against its hash."""
+    path = folder / "federation.json"
+    try:
+        datasheet = json.loads(path.read_text(encoding="utf-8"))
+        expected = datasheet.pop("hash")
+        path = folder / "federation.safetensors"
+        with safetensors.safe_open(path, framework="numpy") as file:
+            facts = json.loads(file.metadata()["federation"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        federation = Federation(
+            fingerprint=facts["fingerprint"],
+            classes=tuple(facts["classes"]),
+            training=facts["training"],
+            names=tuple(facts["names"]),
+            labelled=Parts(arrays["labelled"], arrays["labelled.offsets"]),
+            unlabelled=Parts(arrays["unlabelled"], arrays["unlabelled.offsets"]),
+            test=Parts(arrays["test"], arrays["test.offsets"]),
+            train_table=arrays["train.table"],
+            test_table=arrays["test.table"],
+            datasheet=datasheet,
+        )
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: there is no saved federation in {folder}") from None
+    except (safetensors.SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}): build the federation again") from None
+    if federation.hash != expected:
+        raise UserError(
+            f"{path} is damaged: its content has the hash {federation.hash}, federation.json says "
+            f"{expected}; build the federation again"
+        )
+    return federation
+
+
+def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
+    """Share the pool's images out. The same arguments give the same federation, bit for bit."""
+    names: tuple[str, ...] = ()
+    if settings.scheme == "natural":
+        train, test, names = _natural(pool, settings, seed)
+    else:
+        train, test = _partition(pool, settings, seed)
+    clients = len(train)
+
+    labelled, hidden = train, train.where(np.zeros(len(train.indices), np.bool_))
+    if settings.labels:
+        streams = partial(numpy_stream, seed, "federation/labels")
+        kept = partition.keep_labels(train, pool.labels, settings.labels, streams)
+        labelled, hidden = train.where(kept), train.where(~kept)
+
+    federation = Federation(
+        fingerprint=pool.fingerprint,
+        classes=pool.classes,
+        training=clients - settings.novel,
+        names=names,
+        labelled=labelled,
+        unlabelled=hidden.joined(_unlabelled(pool, settings, clients, seed)),
+        test=test,
+        train_table=train.table(pool.labels, len(pool.classes)),
+        test_table=test.table(pool.labels, len(pool.classes)),
+        datasheet={},
+    )
+    return replace(federation, datasheet=_datasheet(federation, pool, settings, seed))
+
+
+def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:
+    """Training and test images of clients that are made up (ALGORITHMS D.2)."""
+    clients = (settings.clients or CLIENTS) + settings.novel
+    labels, test_labels = _of(pool.labels, pool.train), _of(pool.labels, pool.test)
+    sizes = np.bincount(labels, minlength=len(pool.classes))
+    test_sizes = np.bincount(test_labels, minlength=len(pool.classes))
+    disjoint = settings.overlap == "disjoint"
+    mix, train_stream, test_stream = (
+        partial(numpy_stream, seed, f"federation/{purpose}") for purpose in ("mix", "train", "test")
+    )
+
+    counts: Ints  # [C, K]
+    if settings.scheme == "iid":
+        counts = partition.iid(sizes, clients, settings.samples, disjoint, mix)
+    elif settings.scheme == "quantity":
+        counts = partition.quantity(
+            sizes, clients, settings.samples, disjoint, mix(), settings.classes, pool.classes
+        )
+    else:
+        counts = partition.dirichlet(
+            sizes, clients, settings.samples, disjoint, mix, mix(), settings.alpha
+        )
+    dealt = disjoint and settings.scheme == "quantity"  # test sets may overlap otherwise
+    test_counts = partition.follow(
+        counts,
+        room=partition.split_evenly(test_sizes, counts > 0) if dealt else test_sizes,
+        most=None if dealt else TEST_IMAGES,
+        wanted=settings.test_samples,
+        rng=numpy_stream(seed, "federation/test-counts"),
+        names=pool.classes,
+    )
+    train = (
+        partition.deal(counts, labels, train_stream())
+        if disjoint
+        else partition.draw(counts, labels, train_stream)
+    )
+    test = (
+        partition.deal(test_counts, test_labels, test_stream())
+        if dealt
+        else partition.draw(test_counts, test_labels, test_stream)
+    )
+    return train.shifted(pool.train.start), test.shifted(pool.test.start)
+
+
+def _owners(pool: Pool, settings: FederationSettings, seed: int) -> Ints:
+    """The owners that become clients: those that train first, then the novel ones."""
+    if settings.samples or settings.test_samples:
+        raise UserError(
+            "federation.samples and federation.test_samples do not go with federation.scheme = "
+            '"natural": an owner holds what it holds; leave them out'
+        )
+    owners, novel = len(pool.owner_names), settings.novel
+    clients = settings.clients or owners - novel
+    if not 1 <= clients <= owners - novel:
+        raise UserError(
+            f"federation.clients = {settings.clients} and federation.novel = {novel}: there are "
+            f"{owners} owners in {pool.name}; leave out clients and set novel below {owners}, "
+            "or let the two add up to no more than that"
+        )
+    order = numpy_stream(seed, "federation/owners").permutation(owners)
+    return np.concatenate([np.sort(order[:clients]), np.sort(order[clients : clients + novel])])
+
+
+def _natural(
+    pool: Pool, settings: FederationSettings, seed: int
+) -> tuple[Parts, Parts, tuple[str, ...]]:
+    """Training and test images as their owners hold them, and the owners' names.
+
+    An owner without test images holds some of its own training images out, by class.
+    """
+    owner_of = pool.owners  # [N]
+    if owner_of is None:
+        raise UserError(
+            f'federation.scheme = "natural": {pool.name} does not say who owns an image; give '
+            "data.client_column, or one folder per client, or choose another federation.scheme"
+        )
+    owners = _owners(pool, settings, seed)  # [C]
+    names = tuple(pool.owner_names[owner] for owner in owners)
+    client_of = np.full(len(pool.owner_names), -1)
+    client_of[owners] = np.arange(len(owners))
+
+    def held(split: range) -> Parts:
+        clients = client_of[_of(owner_of, split)]
+        taken = np.flatnonzero(clients >= 0)
+        return Parts.of(clients[taken], taken + split.start, len(owners))
+
+    train, test = held(pool.train), held(pool.test)
+    moved = np.zeros(len(train.indices), np.bool_)
+    for client in np.flatnonzero((test.sizes == 0) & (train.sizes > 0)).tolist():
+        rng = numpy_stream(seed, "federation/held-out", int(owners[client]))
+        own = slice(train.offsets[client], train.offsets[client + 1])
+        moved[own] = partition.held_out(pool.labels[train[client]], rng)
+    train, test = train.where(~moved), test.joined(train.where(moved))
+
+    poor = np.flatnonzero((train.sizes < 2) | (test.sizes < 1))
+    if poor.size:
+        client = int(poor[0])
+        raise UserError(
+            f"owner '{names[client]}' has {train.sizes[client]} training and {test.sizes[client]} "
+            f"test images, and {poor.size - 1} other owners have too few too: 2 and 1 are needed "
+            "(or 3 in all, two of them of one class); give these owners more images or take them "
+            "out of the data"
+        )
+    return train, test, names
+
+
+def _unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: int) -> Parts:
+    """The source's own unlabelled part, dealt blindly to the clients that train."""
+    images, training = len(pool.unlabelled), clients - settings.novel
+    each = settings.unlabelled
+    if each is not None and each * training > images:
+        raise UserError(
+            f"federation.unlabelled = {each}: {training} clients need {each * training} unlabelled "
+            f"images, {pool.name} has {images}: at most {images // training} per client"
+        )
+    takes = np.arange(clients)[:, None] < training  # [C, 1]
+    counts = partition.split_evenly(np.array([images]), takes) if each is None else takes * each
+    rng = numpy_stream(seed, "federation/unlabelled")
+    return partition.deal(counts, np.zeros(images, np.int64), rng).shifted(pool.unlabelled.start)
+
+
+def _datasheet(
+    federation: Federation, pool: Pool, settings: FederationSettings, seed: int
+) -> dict[str, Any]:
+    made = {
+        "iid": "Every client's images are taken at random (iid)",
+        "quantity": f"Every client holds {settings.classes} classes (Q-non-iid)",
+        "dirichlet": f"Every client's class mix is drawn from Dir({settings.alpha:g}) (D-non-iid)",
+        "natural": "Every client holds the images of one owner",
+    }[settings.scheme]
+    per_client = {
+        "labelled": federation.labelled.sizes,
+        "unlabelled": federation.unlabelled.sizes,
+        "test": federation.test.sizes,
+        "classes": np.count_nonzero(federation.train_table, axis=1),
+    }
+    spread = {name: _spread(values) for name, values in per_client.items()}
+    used = np.zeros(len(pool.labels), np.int64)
+    for parts in (federation.labelled, federation.unlabelled, federation.test):
+        np.add.at(used, parts.indices, 1)
+    unused = {
+        part: int((_of(used, getattr(pool, part)) == 0).sum())
+        for part in ("train", "test", "unlabelled")
+    }
+    shared = int((_of(used, pool.train) > 1).sum())
+    return {
+        "description": (
+            f"{len(federation)} clients of {pool.name}: {federation.training} train, "
+            f"{len(federation.novel_ids)} are novel and only personalise. {made}. A client has "
+            f"{_words(spread['labelled'])} labelled and {_words(spread['unlabelled'])} unlabelled "
+            f"images to train on, of {_words(spread['classes'])} of {len(pool.classes)} classes, "
+            f"and {_words(spread['test'])} test images. {shared or 'No'} training images are held "
+            f"by more than one client; {unused['train']} of {len(pool.train)} are not used."
+        ),
+        "pool": {
+            "name": pool.name,
+            "fingerprint": pool.fingerprint,
+            "images": {part: len(getattr(pool, part)) for part in unused},
+        },
+        "settings": settings.model_dump(mode="json", exclude_none=True),
+        "seed": seed,
+        "clients": {"training": federation.training, "novel": len(federation.novel_ids)},
+        "classes": list(pool.classes),
+        "per_client": spread,
+        "shared": shared,
+        "unused": unused,
+    }
+
+
+def _spread(values: Ints) -> dict[str, float]:
+    return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
+
+
+def _words(spread: dict[str, float]) -> str:
+    low, high = spread["min"], spread["max"]
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _of(values: npt.NDArray[Scalar], part: range) -> npt.NDArray[Scalar]:
+    return values[part.start : part.stop]

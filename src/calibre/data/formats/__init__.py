@@ -1,0 +1,56 @@
+"""One small reader per file format. Each returns a Raw, which ``sources`` turns into a pool."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]  # [N, H, W, C], C = 1 or 3
+Labels = npt.NDArray[np.int64]  # [N], indices into the class names
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """A JPEG, PNG, ... still to be decoded: its bytes, or the file that holds them."""
+
+    name: str  # what a message calls it
+    content: bytes | Path
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images of one purpose: to train on, to test on, or without labels."""
+
+    images: Pixels | Sequence[EncodedImage]
+    labels: Labels
+    owners: Sequence[str] | None = None  # whose image it is, where the source knows
+
+    def pick(self, index: npt.NDArray[np.intp]) -> "Part":
+        """The images at ``index``."""
+        images = self.images
+        return Part(
+            images[index] if isinstance(images, np.ndarray) else [images[i] for i in index],
+            self.labels[index],
+            None if self.owners is None else [self.owners[i] for i in index],
+        )
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What a reader finds."""
+
+    classes: tuple[str, ...]
+    train: Part
+    test: Part | None = None  # None: the source has no test part of its own
+    unlabelled: Part | None = None
+
+
+def number_classes(*parts: Sequence[Any]) -> tuple[tuple[str, ...], list[Labels]]:
+    """Class names in sorted order, and the labels of each part as indices into them."""
+    values = sorted(set().union(*parts))
+    index = {value: i for i, value in enumerate(values)}
+    labels = [np.array([index[value] for value in part], dtype=np.int64) for part in parts]
+    return tuple(str(value) for value in values), labels

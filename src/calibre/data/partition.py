@@ -1,0 +1,357 @@
+"""Who gets which images: index arithmetic on labels (ALGORITHMS D.2).
+
+A scheme decides how many images of each class a client holds. The images themselves are then
+either dealt, so that no two clients hold the same one, or drawn by every client on its own.
+
+Shapes: C clients (novel ones included), K classes, S classes per client.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from calibre.errors import UserError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Table = TypeVar("Table", Ints, Floats)
+Streams = Callable[[int], np.random.Generator]  # a client's own generator
+
+SWEEPS = 50  # of iterative proportional fitting
+TINY = 1e-300  # keeps 0 / 0 at 0
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Every client's image indices in one flat array: client i holds offsets[i] to offsets[i+1]."""
+
+    indices: npt.NDArray[np.int32]  # ascending within a client
+    offsets: Ints  # [C + 1]
+
+    def __post_init__(self) -> None:
+        self.indices.flags.writeable = False  # a client that shuffles in place would harm others
+
+    @classmethod
+    def of(cls, clients: npt.ArrayLike, indices: npt.ArrayLike, count: int) -> "Parts":
+        """From pairs: the image ``indices[j]`` goes to ``clients[j]``, one of 0 to count - 1."""
+        clients, indices = np.asarray(clients, np.int64), np.asarray(indices, np.int64)
+        ordered = np.sort(clients << 32 | indices)  # one key for the pair: ten times np.lexsort
+        sizes = np.bincount(clients, minlength=count)
+        return cls(ordered.astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> npt.NDArray[np.int32]:
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.offsets)
+
+    @property
+    def clients(self) -> Ints:
+        """The client of each entry of ``indices``."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def shifted(self, by: int) -> "Parts":
+        """The same images counted from elsewhere, e.g. from the start of the pool."""
+        return Parts(self.indices + np.int32(by), self.offsets)
+
+    def where(self, keep: Mask) -> "Parts":
+        return Parts.of(self.clients[keep], self.indices[keep], len(self))
+
+    def joined(self, other: "Parts") -> "Parts":
+        """Both clients' shares put together."""
+        return Parts.of(
+            np.concatenate([self.clients, other.clients]),
+            np.concatenate([self.indices, other.indices]),
+            len(self),
+        )
+
+    def table(self, labels: Labels, classes: int) -> Ints:
+        """How many images of each class a client holds: [C, K]."""
+        cells = self.clients * classes + labels[self.indices]
+        return np.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
+
+
+# How many images of each class: the schemes -------------------------------------------------------
+
+
+def iid(sizes: Ints, clients: int, samples: int | None, disjoint: bool, streams: Streams) -> Ints:
+    """Counts [C, K] of clients that take their images blindly from ``sizes`` [K] per class."""
+    samples = _even_share(int(sizes.sum()), clients, samples, disjoint)
+    left = sizes.copy()
+    counts = np.empty((clients, len(sizes)), np.int64)
+    for client in range(clients):
+        counts[client] = streams(client).multivariate_hypergeometric(left, samples)
+        if disjoint:
+            left -= counts[client]
+    return counts
+
+
+def dirichlet(
+    sizes: Ints,
+    clients: int,
+    samples: int | None,
+    disjoint: bool,
+    streams: Streams,
+    rng: np.random.Generator,
+    alpha: float,
+) -> Ints:
+    """D-non-iid: counts [C, K] close to ``samples`` times the client's own draw from Dir(alpha)."""
+    samples = _even_share(int(sizes.sum()), clients, samples, disjoint)
+    mix = [streams(client).dirichlet(np.full(len(sizes), alpha)) for client in range(clients)]
+    return round_rows(fit(samples * np.array(mix), sizes, disjoint), sizes, disjoint, rng)
+
+
+def quantity(
+    sizes: Ints,
+    clients: int,
+    samples: int | None,
+    disjoint: bool,
+    rng: np.random.Generator,
+    held: int,
+    names: Sequence[str],
+) -> Ints:
+    """Q-non-iid: counts [C, K] with exactly ``held`` classes per client.
+
+    Without ``samples``, disjoint clients share every class evenly, to the last image.
+    """
+    if held > len(sizes):
+        raise UserError(f"federation.classes = {held}: there are {len(sizes)} classes in all")
+    lists = deal_classes(len(sizes), clients, held, rng)  # [C, S]
+    holds = np.zeros((clients, len(sizes)), np.bool_)
+    np.put_along_axis(holds, lists, True, axis=1)
+    holders = np.bincount(lists.ravel(), minlength=len(sizes))
+    if not disjoint:
+        holders = np.minimum(holders, 1)  # each has the class to itself
+
+    least = max(2, held)  # one image of every class, and two in all
+    _at_least(least, samples)
+    fair = np.where(holders > 0, sizes // np.maximum(holders, 1), sizes.max())  # [K]
+    scarce = int(fair.argmin())
+    most = held * int(fair[scarce])
+    share = samples or (most if disjoint else min(most, int(sizes.sum()) // clients))
+    if not least <= share <= most:
+        wanted = max(share, least)
+        fewer = len(sizes) * (int(sizes.min()) // -(-wanted // held)) // held
+        raise _infeasible(
+            f"{clients} clients (novel ones included) x {wanted} samples of {held} classes: class "
+            f"'{names[scarce]}' has {sizes[scarce]} training images"
+            + (f" for {holders[scarce]} of them" if disjoint else ""),
+            (most >= least, f"federation.samples from {least} to {most}"),
+            (disjoint and 1 <= fewer < clients, f"at most {fewer} clients"),
+            (disjoint and held * int(sizes.min()) >= wanted, _independent(samples)),
+            (True, "another federation.scheme"),
+        )
+    if samples is None and disjoint:
+        return split_evenly(sizes, holds)
+    counts = holds * (share // held)
+    np.put_along_axis(counts, lists[:, : share % held], share // held + 1, axis=1)
+    return counts
+
+
+def deal_classes(classes: int, clients: int, held: int, rng: np.random.Generator) -> Ints:
+    """Class lists [C, S]: distinct within a client, every class equally often (to within one).
+
+    Each client takes the classes that fewest others took, ties broken at random. So the classes
+    are balanced among the first clients too, those that train, and nothing needs repair.
+    """
+    taken = np.zeros(classes, np.int64)
+    lists = np.empty((clients, held), np.int64)
+    for client in range(clients):
+        lists[client] = np.lexsort((rng.random(classes), taken))[:held]
+        taken[lists[client]] += 1
+    return lists
+
+
+def split_evenly(sizes: Ints, holds: Mask) -> Ints:
+    """Counts [C, K] that share each class among its holders [C, K], to within one image."""
+    holders = np.maximum(holds.sum(0), 1)
+    turn = holds.cumsum(0) - 1  # 0 for a class's first holder, 1 for its second, ...
+    return np.where(holds, sizes // holders + (turn < sizes % holders), 0)
+
+
+def follow(
+    train: Ints,
+    room: Ints,
+    most: int | None,
+    wanted: int | None,
+    rng: np.random.Generator,
+    names: Sequence[str],
+) -> Ints:
+    """Test counts [C, K] in each client's own training proportions (``train`` [C, K]).
+
+    ``room`` is what the test split holds for every client [K], or for each [C, K]. As many images
+    as keep every class within half an image of its due, which bounds the total variation between
+    training and test proportions by K / (2 * images), and no more than ``most``; or ``wanted``.
+    """
+    due = train / train.sum(1, keepdims=True)
+    room_is_shared = room.ndim == 2  # the class is dealt, not drawn
+    room = np.where(train > 0, room, 0)
+    fitting = np.where(train > 0, (room + 0.5) / np.maximum(due, TINY), np.inf)  # [C, K]
+    limit = np.minimum(fitting.min(1).astype(np.int64), room.sum(1))  # [C]
+    client = int(limit.argmin())
+    if limit[client] < (wanted or 1):
+        scarce = int(fitting[client].argmin())
+        raise _infeasible(
+            f"client {client} cannot have {wanted or 1} test images in the proportions of its "
+            f"training images: {due[client, scarce]:.0%} of those are of class '{names[scarce]}', "
+            f"of which there are {room[client, scarce]} to test it on",
+            (limit[client] > 0, f"federation.test_samples up to {limit[client]}"),
+            (room_is_shared, "fewer clients"),
+            (room_is_shared, _independent(samples=1)),
+            (True, "more test images (data.test_fraction, where the source has no test part)"),
+        )
+    images = np.full(len(train), wanted) if wanted else np.minimum(limit, most or limit)
+    return round_rows(images[:, None] * due, room, False, rng)
+
+
+# Tables of counts ---------------------------------------------------------------------------------
+
+
+def fit(wanted: Floats, sizes: Ints, disjoint: bool) -> Floats:
+    """The expected counts nearest to ``wanted`` [C, K] that the class sizes allow.
+
+    The rows keep their sums. Disjoint clients share ``sizes`` [K]; others have it each to
+    themselves.
+    """
+    rows = wanted.sum(1, keepdims=True)
+
+    def pressed(table: Floats) -> Floats:
+        scale: Floats = np.minimum(1, sizes / np.maximum(_load(table, disjoint), TINY))
+        return table * scale
+
+    table = pressed(wanted)
+    for _ in range(SWEEPS):
+        table = pressed(table * rows / np.maximum(table.sum(1, keepdims=True), TINY))
+    # What the sweeps left open is spread over the classes in proportion to their room, which fits:
+    # together the clients never ask for more than there is.
+    missing: Floats = np.maximum(rows - table.sum(1, keepdims=True), 0)
+    room: Floats = np.maximum(sizes - _load(table, disjoint), 0)
+    share: Floats = room / np.maximum(room.sum(1, keepdims=True), TINY)
+    return table + missing * share
+
+
+def round_rows(expected: Floats, sizes: Ints, disjoint: bool, rng: np.random.Generator) -> Ints:
+    """Whole counts with the same row sums: largest remainders first, while a class has room.
+
+    All clients choose at once, so that none is left with what others did not want; ties are
+    broken at random. Every pass gives out an image or closes a class, so the loop ends.
+    """
+    counts = np.floor(expected).astype(np.int64)
+    missing = np.rint(expected.sum(1)).astype(np.int64) - counts.sum(1)
+    ties = 1e-9 * rng.random(expected.shape)
+    while (rows := np.flatnonzero(missing)).size:
+        room = sizes - _load(counts, disjoint)  # [1, K] or [C, K]
+        wish = np.where(room > 0, expected - counts + ties, -np.inf)[rows]
+        choice = wish.argmax(1)
+        if disjoint:
+            served = rank_within(choice, -wish.max(1)) < room[0, choice]
+            rows, choice = rows[served], choice[served]
+        counts[rows, choice] += 1
+        missing[rows] -= 1
+    return counts
+
+
+def rank_within(groups: Ints, keys: Floats) -> Ints:
+    """Each element's place, from 0, among those of its group in ascending order of the keys."""
+    order = np.lexsort((keys, groups))
+    ordered = groups[order]
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    return ranks
+
+
+def _load(table: Table, disjoint: bool) -> Table:
+    """What a class must provide: [1, K] for all clients together, or [C, K] for each."""
+    return table.sum(0, keepdims=True) if disjoint else table
+
+
+# Which images -------------------------------------------------------------------------------------
+
+
+def deal(counts: Ints, labels: Labels, rng: np.random.Generator) -> Parts:
+    """``counts`` [C, K] images out of ``labels`` [n], each to one client at most."""
+    clients, indices = [], []
+    for label, column in enumerate(counts.T):
+        clients.append(np.repeat(np.arange(len(counts)), column))
+        indices.append(rng.permutation(np.flatnonzero(labels == label))[: column.sum()])
+    return Parts.of(np.concatenate(clients), np.concatenate(indices), len(counts))
+
+
+def draw(counts: Ints, labels: Labels, streams: Streams) -> Parts:
+    """``counts`` [C, K] images out of ``labels`` [n], by every client without replacement."""
+    sizes = np.bincount(labels, minlength=counts.shape[1])
+    by_class = np.argsort(labels, kind="stable")
+    places = []  # within the class
+    for client, row in enumerate(counts.tolist()):
+        rng = streams(client)
+        for size, wanted in zip(sizes.tolist(), row, strict=True):
+            if wanted:
+                places.append(rng.choice(size, wanted, replace=False, shuffle=False))
+    starts = np.tile(np.cumsum(sizes) - sizes, len(counts))  # of every client's every class
+    indices = by_class[np.concatenate(places) + np.repeat(starts, counts.ravel())]
+    return Parts.of(np.repeat(np.arange(len(counts)), counts.sum(1)), indices, len(counts))
+
+
+def keep_labels(parts: Parts, labels: Labels, kept: int, streams: Streams) -> Mask:
+    """Which of ``parts.indices`` keep their label: ``kept`` per class and client, at random."""
+    keys = np.concatenate([streams(client).random(size) for client, size in enumerate(parts.sizes)])
+    groups = parts.clients * (int(labels.max()) + 1) + labels[parts.indices]
+    return rank_within(groups, keys) < kept
+
+
+def held_out(labels: Labels, rng: np.random.Generator) -> Mask:
+    """Which fifth of one client's images to test on: in its class proportions, at least one.
+
+    Every class keeps an image to train on; nothing is held out where that is impossible.
+    """
+    sizes = np.bincount(labels)
+    room = np.maximum(sizes - 1, 0)
+    images = min(max(1, round(len(labels) / 5)), int(room.sum()))
+    counts = round_rows(images * sizes[None] / len(labels), room, False, rng)[0]
+    held: Mask = rank_within(labels, rng.random(len(labels))) < counts[labels]
+    return held
+
+
+def _even_share(images: int, clients: int, samples: int | None, disjoint: bool) -> int:
+    """Training images per client."""
+    _at_least(2, samples)
+    most = images // clients if disjoint else images
+    share = samples or images // clients
+    if 2 <= share <= most:
+        return share
+    wanted = max(share, 2)
+    raise _infeasible(
+        f"{clients} clients (novel ones included) x {wanted} samples needs {clients * wanted} "
+        f"training images, there are {images}"
+        if disjoint
+        else f"federation.samples = {samples or share}: there are {images} training images",
+        (disjoint and most >= 2, f"at most {most} per client"),
+        (disjoint and images >= wanted, f"at most {images // wanted} clients"),
+        (disjoint and images >= wanted, _independent(samples)),
+        (not disjoint, f"federation.samples from 2 to {images}"),
+    )
+
+
+def _independent(samples: int | None) -> str:
+    return 'federation.overlap = "independent"' + (
+        " with federation.samples" if not samples else ""
+    )
+
+
+def _at_least(least: int, samples: int | None) -> None:
+    if samples is not None and samples < least:
+        raise UserError(f"federation.samples = {samples}: a client needs {least} or more")
+
+
+def _infeasible(problem: str, *remedies: tuple[bool, str]) -> UserError:
+    """The error that names what would work."""
+    return UserError(f"{problem}: " + ", or ".join(text for works, text in remedies if works))

@@ -1,0 +1,225 @@
+"""From a name, a folder or a file to a pool of decoded images."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, chain
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from calibre.data import cache
+from calibre.data.formats import Labels, Part, Pixels, Raw, folder, images, npz, parquet
+from calibre.data.formats.known import KNOWN
+from calibre.data.pool import Pool
+from calibre.errors import UserError
+from calibre.experiment import DataSettings
+from calibre.settings import nearest
+
+
+@dataclass(frozen=True)
+class Found:
+    """A source on this disk, not yet read."""
+
+    name: str
+    place: Path
+    files: list[Path]  # that decide what it holds
+    read: Callable[[], Raw]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A row of ``calibre-fl data list``."""
+
+    name: str
+    about: str
+    shape: tuple[int, int, int]  # height, width, channels
+    train: int
+    test: int  # 0: a test part is split off
+    unlabelled: int
+    classes: int
+    found: Path | None  # where it lies on this machine
+    get: str  # the command that fetches it; empty where it is found
+
+
+def load(settings: DataSettings, progress: cache.Progress | None = None) -> Pool:
+    """The pool of a source: decoded the first time, mapped from the cache ever after."""
+    found = locate(settings)
+    entry = cache.entry(found.files, settings.model_dump(mode="json", exclude={"root"}))
+    pool = cache.read(entry)
+    return pool or cache.write(entry, _draft(found.name, found.read(), settings), progress)
+
+
+def describe(root: Path | None = None) -> list[Listing]:
+    """Every known data set and whether it is on this machine; looks at names of files only."""
+    rows = []
+    for name, known in KNOWN.items():
+        found = find(name, root)
+        rows.append(
+            Listing(
+                name,
+                known.about,
+                known.shape,
+                known.train,
+                known.test,
+                known.unlabelled,
+                known.classes,
+                found=found.place if found else None,
+                get="" if found else f"calibre-fl data download {name}",
+            )
+        )
+    return rows
+
+
+def data_root(root: Path | None = None) -> Path:
+    """Where known data sets lie: ``root``, else $CALIBRE_DATA, else the user's cache folder."""
+    if root is not None:
+        return root.expanduser()
+    elsewhere = os.environ.get("CALIBRE_DATA")
+    return Path(elsewhere) if elsewhere else cache.user_folder() / "data"
+
+
+def find(name: str, root: Path | None = None) -> Found | None:
+    """A known data set, in the first of its layouts that is complete."""
+    for layout in KNOWN[name].layouts:
+        for place in (data_root(root) / below for below in layout.folders):
+            matches = [sorted(place.glob(pattern)) for pattern in layout.files]
+            if all(matches):
+                return Found(name, place, [*chain(*matches)], partial(layout.read, place))
+    return None
+
+
+def locate(settings: DataSettings) -> Found:
+    """The source that the settings name, or where we looked for it."""
+    if settings.source not in KNOWN:
+        return _own(settings)
+    found = find(settings.source, settings.root)
+    if found is None:
+        name, root = settings.source, data_root(settings.root)
+        folders = [below for layout in KNOWN[name].layouts for below in layout.folders]
+        raise UserError(
+            f"{name} was not found in {root} (looked for {', '.join(dict.fromkeys(folders))}); "
+            f"get it with `calibre-fl data download {name}`, or say with data.root or "
+            "$CALIBRE_DATA where it lies"
+        )
+    return found
+
+
+def _own(settings: DataSettings) -> Found:
+    """A file or folder of the user's."""
+    place = Path(settings.source).expanduser()
+    name = place.resolve().stem
+    if not place.exists():
+        raise UserError(
+            f"data.source = '{settings.source}': no such data set, file or folder; "
+            f"{nearest(settings.source, KNOWN)}"
+        )
+    if place.suffix == ".npz":
+        return Found(name, place, [place], partial(npz.read, place))
+    if tables := parquet.parquet_files(place):
+        columns = (settings.image_column, settings.label_column, settings.client_column)
+        return Found(name, place, tables, partial(parquet.read, place, *columns))
+    if place.is_dir():
+        files = folder.image_files(place)
+        return Found(name, place, files, partial(folder.read, place, files))
+    raise UserError(
+        f"data.source = '{settings.source}': a file must be an .npz or a .parquet file; "
+        "images of other kinds go in a folder, one sub-folder per class"
+    )
+
+
+def _draft(name: str, raw: Raw, settings: DataSettings) -> cache.Draft:
+    for part in filter(None, (raw.train, raw.test)):
+        _check(name, part, raw.classes)
+    train, test = (raw.train, raw.test) if raw.test else _split(name, raw.train, settings)
+    parts = [train, test] + ([raw.unlabelled] if raw.unlabelled else [])
+    shape, blocks = _images(name, parts, settings.size)
+    ends = list(accumulate(len(part.labels) for part in parts))
+    owners, owner_names = _owners(parts)
+    return cache.Draft(
+        name=name,
+        shape=(ends[-1], *shape),
+        blocks=blocks,
+        labels=np.concatenate([part.labels for part in parts]),
+        classes=raw.classes,
+        train=range(ends[0]),
+        test=range(ends[0], ends[1]),
+        unlabelled=range(ends[1], ends[-1]),
+        owners=owners,
+        owner_names=owner_names,
+    )
+
+
+def _check(name: str, part: Part, classes: tuple[str, ...]) -> None:
+    labels = part.labels
+    if len(part.images) != len(labels):
+        raise UserError(f"{name} has {len(part.images):,} images but {len(labels):,} labels")
+    if part.owners is not None and len(part.owners) != len(labels):
+        raise UserError(f"{name} has {len(labels):,} images but {len(part.owners):,} clients")
+    if len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
+        raise UserError(
+            f"{name} has labels from {labels.min()} to {labels.max()}, but {len(classes)} classes: "
+            f"labels must go from 0 to {len(classes) - 1}"
+        )
+
+
+def _split(name: str, part: Part, settings: DataSettings) -> tuple[Part, Part]:
+    """Split a test part off, each client's and each class's share of it as even as can be."""
+    from calibre.rng import numpy_stream  # imported late: it brings torch
+
+    owners, _ = _owners([part])
+    is_test = sample(part.labels, owners, settings.test_fraction, numpy_stream(0, "test part"))
+    if is_test.all() or not is_test.any():
+        raise UserError(
+            f"{name}: data.test_fraction = {settings.test_fraction} of {len(is_test)} images "
+            "leaves nothing to train or nothing to test on"
+        )
+    return part.pick(np.flatnonzero(~is_test)), part.pick(np.flatnonzero(is_test))
+
+
+def sample(
+    labels: Labels,
+    owners: npt.NDArray[np.int32] | None,
+    fraction: float,
+    rng: np.random.Generator,
+) -> npt.NDArray[np.bool_]:
+    """Which images to set aside: a systematic sample, after sorting by owner, class and chance.
+
+    Every owner, and every class of an owner, is a run of n neighbours in that order, and of any n
+    neighbours the sample takes ``n * fraction`` rounded up or down.
+    """
+    count = len(labels)
+    order = np.lexsort((rng.random(count), labels, np.zeros(count) if owners is None else owners))
+    steps = np.floor(np.arange(count + 1) * fraction + 0.5)
+    taken = np.zeros(count, dtype=np.bool_)
+    taken[order] = np.diff(steps) > 0
+    return taken
+
+
+def _images(
+    name: str, parts: list[Part], size: int | None
+) -> tuple[tuple[int, int, int], Iterable[Pixels]]:
+    """The shape of one image, and the images of all parts in blocks."""
+    arrays = [part.images for part in parts if isinstance(part.images, np.ndarray)]
+    if not arrays:
+        encoded = [image for part in parts for image in part.images]
+        shape = images.survey(encoded, size)
+        return shape, images.decode(encoded, shape)
+    shapes = {(size or a.shape[1], size or a.shape[2], a.shape[3]) for a in arrays}
+    if len(shapes) > 1:
+        raise UserError(
+            f"{name}: training and test images differ in shape: {' and '.join(map(str, shapes))}"
+        )
+    return shapes.pop(), chain.from_iterable(images.resize(array, size) for array in arrays)
+
+
+def _owners(parts: list[Part]) -> tuple[npt.NDArray[np.int32] | None, tuple[str, ...]]:
+    """Owners by number, and their names."""
+    if any(part.owners is None for part in parts):
+        return None, ()
+    owners = [owner for part in parts for owner in part.owners or ()]
+    names = sorted(set(owners))
+    number = {name: i for i, name in enumerate(names)}
+    return np.array([number[owner] for owner in owners], dtype=np.int32), tuple(names)

@@ -1,0 +1,53 @@
+"""What happens in a run, as a stream of plain records: to a file, a screen, or anything else."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+Emit = Callable[[Event], None]
+
+TRANSIENT = ("progress",)  # only for the screen
+FINAL = ("personal", "end")  # written anew whenever a run ends
+
+
+def to_file(path: Path, up_to_round: int) -> Emit:
+    """Append events to a JSON-lines file.
+
+    When a run goes on from ``up_to_round``, what an earlier attempt wrote of later rounds (and a
+    line cut short by a kill) is dropped first: the file tells the run that the results come from.
+    """
+    kept = [
+        json.dumps(event)
+        for event in read(path)
+        if event["event"] not in FINAL and event.get("round", 0) <= up_to_round
+    ]
+    path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+    def emit(event: Event) -> None:
+        if event["event"] not in TRANSIENT:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(event) + "\n")
+
+    return emit
+
+
+def read(path: Path) -> list[Event]:
+    """All whole events of a file."""
+    events = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                events.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue  # cut short by a kill
+    return events
+
+
+def to_all(*sinks: Emit) -> Emit:
+    def emit(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return emit

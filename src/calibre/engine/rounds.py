@@ -1,0 +1,273 @@
+"""The round loop: select, train, aggregate, commit; then a personal model for every client."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from calibre import __version__, rng
+from calibre.data import federation as federations
+from calibre.data.federation import Federation
+from calibre.data.pool import Pool
+from calibre.data.sources import load
+from calibre.engine import events
+from calibre.engine.devices import Machine, main_device, plan
+from calibre.engine.events import Emit
+from calibre.engine.host import Host, method_of
+from calibre.engine.jobs import METHOD, Job, Outcome
+from calibre.engine.process import Worker
+from calibre.engine.store import RunFolder
+from calibre.engine.workers import InProcess, Processes, Workers
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.methods.method import Method, Update
+from calibre.report.metrics import ClientResult
+from calibre.report.results import write_results
+from calibre.tensors import NothingToAverage, check_like, grouped
+
+PERSONAL_GROUP = 32  # clients whose heads are trained together; fixed, so that bits are too
+
+
+def run(
+    experiment: Experiment,
+    folder: Path,
+    emit: Emit = lambda event: None,
+    prepared: Iterable[Worker] = (),
+) -> dict[str, object]:
+    """Carry out an experiment, or what is left of it, in a run folder; return its metrics.
+
+    ``prepared`` are worker processes that were started early, while this one was still loading.
+    """
+    started = time.monotonic()
+    devices = plan(experiment.engine, machine := Machine.here())
+    store = RunFolder(folder)
+    store.open(experiment)
+    try:
+        pool = load(experiment.data, progress=_loading(emit))
+        federation = _federation(experiment, pool, folder)
+        host = Host(
+            experiment, pool, federation, folder,
+            torch.device(main_device(experiment.engine, machine)),
+        )  # fmt: skip
+        workers: Workers = Processes(folder, devices, prepared) if devices else InProcess(host)
+        try:
+            return Run(experiment, store, federation, host, workers, emit, started).finish()
+        finally:
+            workers.close()
+    finally:
+        store.close()
+
+
+def select(seed: int, round_: int, clients: int, count: int) -> list[int]:
+    """The clients of a round, in order: the same for every method of the same seed."""
+    chosen = rng.numpy_stream(seed, "selection", round_).choice(clients, count, replace=False)
+    return sorted(int(client) for client in chosen)
+
+
+class Run:
+    """A run in its folder: how far it got, and who does its work."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        store: RunFolder,
+        federation: Federation,
+        host: Host,
+        workers: Workers,
+        emit: Emit,
+        started: float,
+    ) -> None:
+        self.experiment = experiment
+        self.method = cast(Method, experiment.method)
+        self.store = store
+        self.federation = federation
+        self.host = host
+        self.workers = workers
+        self.started = started
+        self.failures = 0
+        self.state = host.initial_state()
+        held = store.load_checkpoint(lambda text: emit({"event": "warning", "text": text}))
+        if held is not None:
+            self.state, record = held
+            self.failures = record["failures"]
+        self.emit = events.to_all(events.to_file(store.events, self.state.round), emit)
+
+    def finish(self) -> dict[str, object]:
+        rounds = self.experiment.training.rounds if self.method.federated else 0
+        self.emit(
+            {
+                "event": "start",
+                "version": __version__,
+                "experiment": self.experiment.hash(),
+                "federation": self.federation.hash,
+                "method": self.method.label,
+                "rounds": rounds,
+                "done": self.state.round,
+                "clients": len(self.federation.train_ids),
+                "novel": len(self.federation.novel_ids),
+                "views": dataclasses.asdict(self.host.views),
+                "seconds_to_start": time.monotonic() - self.started,
+            }
+        )
+        while self.state.round < rounds:
+            self.round()
+        scores = {role: self._personalize(role) for role in (METHOD, *self._floors())}
+        counts = self.federation.counts()
+        metrics = write_results(
+            self.experiment,
+            self.method,
+            self.state,
+            self.store.path,
+            self.federation.hash,
+            [
+                self._result(client, int((counts[client] > 0).sum()), scores)
+                for client in range(len(self.federation))
+            ],
+            self.failures,
+        )
+        self.emit({"event": "end", "seconds": time.monotonic() - self.started, **metrics})
+        return metrics
+
+    def round(self) -> None:
+        began = time.monotonic()
+        training = self.experiment.training
+        count = min(training.clients_per_round, len(self.federation.train_ids))
+        chosen = select(
+            self.experiment.seed, self.state.round, len(self.federation.train_ids), count
+        )
+        reports: dict[int, dict[str, float]] = {}
+        jobs = [Job("update", (client,)) for client in chosen]
+        updates = self._checked(self.workers.run(self.state, jobs), reports)
+        needed = math.ceil(self.experiment.engine.quorum * count)
+        try:
+            state = self.method.aggregate(self.state, updates)
+        except NothingToAverage:
+            raise _below_quorum(0, needed, self.state.round, self.store.path) from None
+        if len(reports) < max(needed, 1):
+            raise _below_quorum(len(reports), needed, self.state.round, self.store.path)
+        self.state = state
+        every = self.experiment.engine.checkpoint_every
+        if state.round % every == 0 or state.round == training.rounds:
+            self.store.save_checkpoint(
+                state, {"failures": self.failures}, self.experiment.engine.keep
+            )
+        self.emit(
+            {
+                "event": "round",
+                "round": state.round,
+                "clients": {str(client): report for client, report in reports.items()},
+                "seconds": time.monotonic() - began,
+            }
+        )
+
+    def _checked(
+        self, outcomes: Iterator[Outcome], reports: dict[int, dict[str, float]]
+    ) -> Iterator[Update]:
+        """The good updates of a round, one at a time; the others are named and left out."""
+        for outcome in outcomes:
+            client = outcome.job.clients[0]
+            error = outcome.error
+            shared = grouped(outcome.tensors)
+            if error is None:
+                try:
+                    for group, expected in self.state.groups.items():
+                        check_like(shared.get(group, {}), expected)
+                except ValueError as problem:
+                    error = f"its update was refused: {problem}"
+            if error is not None:
+                self._failed(client, error, outcome.detail)
+                continue
+            report = outcome.report
+            times = {key: report[key] for key in ("began", "seconds")}
+            reports[client] = {**report["report"], **times}
+            self.emit({"event": "progress", "stage": "train"})
+            yield Update(
+                client, report["samples"], report["weight"], shared, None, report["report"]
+            )
+
+    def _failed(self, client: int, cause: str, detail: str) -> None:
+        self.failures += 1
+        self.store.clients.discard(client, self.state.round + 1)
+        self.emit(
+            {
+                "event": "failure",
+                "round": self.state.round + 1,
+                "client": client,
+                "cause": cause,
+                "detail": detail,
+            }
+        )
+        self.emit({"event": "progress", "stage": "train"})
+
+    def _floors(self) -> list[str]:
+        return [name for name in self.experiment.personal.floors if name != self.method.name]
+
+    def _personalize(self, role: str) -> dict[int, float]:
+        """The accuracy of every client's personal model."""
+        state = self.state if role == METHOD else self.host.initial_state(role)
+        ids = range(len(self.federation))
+        groups = [ids[i : i + PERSONAL_GROUP] for i in range(0, len(ids), PERSONAL_GROUP)]
+        jobs = [Job("personalize", tuple(group), role) for group in groups]
+        label = method_of(self.experiment, role).label
+        scores: dict[int, float] = {}
+        for outcome in self.workers.run(state, jobs):
+            if outcome.error is not None:
+                raise UserError(
+                    f"making personal models ({label}) failed for clients "
+                    f"{outcome.job.clients[0]} to {outcome.job.clients[-1]}: {outcome.error}\n"
+                    f"training is kept: continue with  calibre-fl resume {self.store.path}"
+                )
+            scores.update({int(c): score for c, score in outcome.report["accuracy"].items()})
+            self.emit({"event": "progress", "stage": label, "done": len(scores), "of": len(ids)})
+        return scores
+
+    def _result(
+        self, client: int, classes: int, scores: dict[str, dict[int, float]]
+    ) -> ClientResult:
+        held = self.federation.client(client)
+        return ClientResult(
+            id=client,
+            name=held.name,
+            novel=held.novel,
+            samples=len(held.labelled),
+            unlabelled=len(held.unlabelled),
+            test_samples=len(held.test),
+            classes=classes,
+            accuracy=scores[METHOD][client],
+            floors={
+                name: by_client[client] for name, by_client in scores.items() if name != METHOD
+            },
+        )
+
+
+def _federation(experiment: Experiment, pool: Pool, folder: Path) -> Federation:
+    """Built from the experiment; a folder that holds another one (its data changed) is refused."""
+    federation = federations.build(pool, experiment.federation, experiment.seed)
+    if (folder / "federation.json").exists():
+        if federations.load(folder).hash != federation.hash:
+            raise UserError(
+                f"{folder} holds a run on other data: the images of '{experiment.data.source}' "
+                "have changed since; give this run a folder of its own with --out"
+            )
+    else:
+        federation.save(folder)
+    return federation
+
+
+def _loading(emit: Emit) -> Callable[[int, int], None]:
+    def progress(done: int, of: int) -> None:
+        emit({"event": "progress", "stage": "reading images", "done": done, "of": of})
+
+    return progress
+
+
+def _below_quorum(survivors: int, needed: int, round_: int, folder: Path) -> UserError:
+    return UserError(
+        f"round {round_ + 1} stopped: {survivors} clients succeeded, engine.quorum asks for "
+        f"{max(needed, 1)} (see 'failure' in {folder / 'events.jsonl'}); put right what failed, "
+        f"then continue with  calibre-fl resume {folder}"
+    )

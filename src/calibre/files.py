@@ -1,0 +1,29 @@
+"""Files that are whole or absent, whenever the power fails."""
+
+import os
+from pathlib import Path
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write to a temporary name, force it to disk, then rename: never half a file."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, not only the files' contents."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""What happens at one client: its data, its batches and the one training loop."""

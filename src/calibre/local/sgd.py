@@ -1,0 +1,102 @@
+"""The one local training loop. Every method trains its clients through it."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from calibre.local.batches import balanced_batches
+from calibre.local.site import Site
+from calibre.settings import Settings
+
+
+class SGD(Settings):
+    """Stochastic gradient descent; the optimizer is made anew for every client and round."""
+
+    lr: Annotated[float, Field(gt=0)] = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    batch: Annotated[int, Field(ge=2)] = 64
+    schedule: Literal["constant", "cosine"] = "cosine"  # over the global epochs of the whole run
+
+    def rate(self, epoch: int, epochs: int) -> float:
+        """The learning rate in global epoch ``epoch`` of ``epochs``."""
+        if self.schedule == "constant" or epochs <= 0:
+            return self.lr
+        return self.lr * (1 + math.cos(math.pi * min(epoch / epochs, 1))) / 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    rows: Tensor  # indices into the site's images
+    step: int  # of this local training, from 0
+    generator: torch.Generator  # for augmentation
+
+
+Loss = Callable[[Batch], Mapping[str, Tensor]]
+
+
+def train(
+    site: Site,
+    loss: Loss,
+    *,
+    examples: int,
+    epochs: int,
+    sgd: SGD,
+    parameters: Iterable[nn.Parameter],
+    before_step: Callable[[], None] | None = None,
+    after_step: Callable[[], None] | None = None,
+) -> dict[str, float]:
+    """Minimise ``loss(batch)["loss"]``; return the mean of every term over the last epoch.
+
+    ``before_step`` may change the gradients (proximal terms, control variates); ``after_step``
+    follows the parameters (momentum networks, queues).
+    """
+    chosen = [parameter for parameter in parameters if parameter.requires_grad]
+    optimizer = torch.optim.SGD(
+        chosen, sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=True
+    )
+    total_epochs = site.training.rounds * epochs
+    report: dict[str, float] = {}
+    step = 0
+    for epoch in range(epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = sgd.rate(site.round * epochs + epoch, total_epochs)
+        seen = 0
+        report = {}
+        for rows in shuffled_batches(examples, sgd.batch, site.generator("batches", epoch)):
+            batch = Batch(rows, step, site.generator("views", step))
+            optimizer.zero_grad()
+            with torch.autocast(site.device.type, torch.bfloat16, enabled=site.amp):
+                terms = loss(batch)
+            values = _finite(terms, epoch, step)
+            terms["loss"].backward()
+            if before_step is not None:
+                before_step()
+            optimizer.step()
+            if after_step is not None:
+                after_step()
+            for name, value in values.items():
+                report[name] = report.get(name, 0.0) + value * len(rows)
+            seen += len(rows)
+            step += 1
+        report = {name: total / seen for name, total in report.items()}
+    return report
+
+
+def shuffled_batches(examples: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Every example once, in random order, in batches of equal size give or take one."""
+    order = torch.randperm(examples, generator=generator, device=generator.device)
+    yield from order.split(balanced_batches(examples, batch))
+
+
+def _finite(terms: Mapping[str, Tensor], epoch: int, step: int) -> dict[str, float]:
+    values = torch.stack([term.detach().float() for term in terms.values()]).tolist()
+    for name, value in zip(terms, values, strict=True):
+        if not math.isfinite(value):
+            raise FloatingPointError(f"{name} became {value} at local epoch {epoch}, step {step}")
+    return dict(zip(terms, values, strict=True))

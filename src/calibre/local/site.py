@@ -1,0 +1,50 @@
+"""One client's side of a round: its images, the network it may use, its own randomness."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from calibre import rng
+from calibre.data.augment import Normalization, Views, plain, two_views, weak
+from calibre.experiment import TrainingSettings
+from calibre.tensors import Tensors, put
+
+
+@dataclass(frozen=True)
+class Site:
+    """All that a method sees of a client. The same class serves every engine."""
+
+    client: int
+    round: int
+    seed: int
+    training: TrainingSettings
+    network: nn.Module  # kept alive between clients; call `load` before use
+    initial: Tensors  # its state at the common start
+    images: Tensor  # uint8 [n, H, W, C]: the labelled ones first
+    labels: Tensor  # int64 [n], -1 where unlabelled
+    labelled: int  # how many carry a label
+    views: Views
+    normalization: Normalization
+    device: torch.device
+    amp: bool = False
+
+    def load(self, *states: Tensors | None) -> None:
+        """The common start, overlaid by what was received and by what this client kept."""
+        put(self.network, self.initial)
+        for state in states:
+            if state is not None:
+                put(self.network, state)
+
+    def generator(self, purpose: str, *keys: int) -> torch.Generator:
+        """Randomness for one purpose of this client in this round, on the site's device."""
+        return rng.stream(self.seed, purpose, self.round, self.client, *keys, device=self.device)
+
+    def two_views(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return two_views(self.images[rows], self.views, self.normalization, generator)
+
+    def weak_view(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return weak(self.images[rows], self.normalization, generator, flip=self.views.flip)
+
+    def plain(self, images: Tensor) -> Tensor:
+        return plain(images, self.normalization)

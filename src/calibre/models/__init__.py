@@ -1,0 +1,1 @@
+"""Encoders and the networks made of them."""

@@ -1,0 +1,1 @@
+"""Each client's own model, made from the global one."""

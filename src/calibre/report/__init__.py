@@ -1,0 +1,1 @@
+"""Figures and numbers that a person can trust."""

@@ -1,0 +1,100 @@
+"""Fairness in figures, and the table behind them: one row per client (ALGORITHMS D.3)."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibre.errors import UserError
+from calibre.files import write_atomic
+
+COLUMNS = [
+    "client", "name", "novel", "samples", "unlabelled", "test_samples", "classes", "accuracy",
+]  # fmt: skip
+MEASURES = ["mean", "variance", "std", "worst_tenth", "best_tenth", "min", "max"]
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """How one client fared on its own test set."""
+
+    id: int
+    name: str
+    novel: bool  # personalised only, after training
+    samples: int  # labelled
+    unlabelled: int
+    test_samples: int
+    classes: int  # that it holds
+    accuracy: float  # of its personal model, in [0, 1]
+    floors: dict[str, float]  # what it would reach without the federation: "untrained", "local"
+
+
+def summary(accuracies: Sequence[float]) -> dict[str, float | int | None]:
+    """Mean and fairness of a group; a client counts once, however many samples it has."""
+    clients = len(accuracies)
+    if clients == 0:
+        return {"clients": 0, **dict.fromkeys(MEASURES)}
+    ranked = sorted(accuracies)
+    tenth = -(-clients // 10)
+    mean = _mean(ranked)
+    variance = _mean([(value - mean) ** 2 for value in ranked])
+    return {
+        "clients": clients,
+        "mean": mean,
+        "variance": variance,
+        "std": math.sqrt(variance),
+        "worst_tenth": _mean(ranked[:tenth]),
+        "best_tenth": _mean(ranked[-tenth:]),
+        "min": ranked[0],
+        "max": ranked[-1],
+    }
+
+
+def write_clients_csv(rows: Sequence[ClientResult], path: Path) -> None:
+    """One row per client; csv writes floats as ``repr`` does, so that their bits come back."""
+    floors = list(rows[0].floors) if rows else []
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(COLUMNS + floors)
+    # names in quotes: only these keep whatever a site may be called, a line break included
+    table = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    for row in rows:
+        counts = [row.samples, row.unlabelled, row.test_samples, row.classes]
+        scores = [row.accuracy, *(row.floors[name] for name in floors)]
+        table.writerow([row.id, row.name, int(row.novel), *counts, *scores])
+    write_atomic(path, text.getvalue())
+
+
+def read_clients_csv(path: Path) -> list[ClientResult]:
+    """What :func:`write_clients_csv` wrote."""
+    with open(path, encoding="utf-8", newline="") as file:
+        table = csv.reader(file)
+        header = next(table, [])
+        if header[: len(COLUMNS)] != COLUMNS:
+            raise UserError(
+                f"{path} is not a table of clients: its columns must begin with {','.join(COLUMNS)}"
+            )
+        try:
+            return [_read_row(row, header[len(COLUMNS) :]) for row in table]
+        except ValueError as error:
+            raise UserError(f"{path}, line {table.line_num}: {error}") from None
+
+
+def _read_row(row: list[str], floors: list[str]) -> ClientResult:
+    id, name, novel, samples, unlabelled, test_samples, classes, accuracy, *scores = row
+    return ClientResult(
+        id=int(id),
+        name=name,
+        novel=novel == "1",
+        samples=int(samples),
+        unlabelled=int(unlabelled),
+        test_samples=int(test_samples),
+        classes=int(classes),
+        accuracy=float(accuracy),
+        floors=dict(zip(floors, map(float, scores), strict=True)),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,53 @@
+"""What a finished run leaves behind: the model, one row per client, the figures, the metrics."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch as st
+
+from calibre import __version__
+from calibre.experiment import Experiment
+from calibre.files import write_atomic
+from calibre.methods.method import Method, ServerState
+from calibre.report.figures import accuracy_figure
+from calibre.report.metrics import ClientResult, summary, write_clients_csv
+
+
+def write_results(
+    experiment: Experiment,
+    method: Method,
+    state: ServerState,
+    folder: Path,
+    federation_hash: str,
+    rows: list[ClientResult],
+    failures: int,
+) -> dict[str, Any]:
+    write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
+    write_clients_csv(rows, folder / "clients.csv")
+    metrics = {
+        "method": method.label,
+        "objective": getattr(getattr(method, "objective", None), "name", None),
+        "rounds": state.round,
+        "seed": experiment.seed,
+        "federation": federation_hash,
+        "experiment": experiment.hash(),
+        "version": __version__,
+        "failures": failures,
+        **groups(rows, lambda row: row.accuracy),
+        "floors": {
+            name: groups(rows, lambda row, name=name: row.floors[name])
+            for name in (rows[0].floors if rows else {})
+        },
+    }
+    accuracy_figure(rows, folder / "figures", title=f"{method.label} on {experiment.data.source}")
+    write_atomic(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    return metrics
+
+
+def groups(rows: list[ClientResult], value: Any) -> dict[str, Any]:
+    """The summary of one figure over the clients that trained and over the novel ones."""
+    return {
+        "train": summary([value(row) for row in rows if not row.novel]),
+        "novel": summary([value(row) for row in rows if row.novel]),
+    }

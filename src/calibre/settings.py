@@ -1,0 +1,101 @@
+"""What every section of an experiment is made of: frozen, typed, and strict about its keys."""
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from calibre.errors import UserError
+
+
+class Settings(BaseModel):
+    """A frozen set of values; unknown keys are mistakes, and so are NaN and infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """A table given in part changes only its keys: the others keep this class's defaults.
+
+        ``sgd = {batch = 16}`` leaves a method its own learning rate, not that of SGD at large.
+        """
+        if not isinstance(values, Mapping):
+            return values
+        completed = dict(values)
+        for name, field in cls.model_fields.items():
+            if isinstance(field.default, Settings) and isinstance(values.get(name), Mapping):
+                completed[name] = {**field.default.model_dump(), **values[name]}
+        return completed
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?`` and the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return f"{hint}known: {', '.join(names)}"
+
+
+def look_up(what: str, name: str, table: Mapping[str, str]) -> Any:
+    """The object that ``table`` (or a ``module:attribute`` of the user's own) names."""
+    target = table.get(name, name)
+    if ":" not in target:
+        raise UserError(f"there is no {what} called '{name}': {nearest(name, table)}")
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{what} '{name}' cannot be loaded: {error}") from error
+
+
+def named(what: str, table: Mapping[str, str], default: str) -> Callable[[Any], Any]:
+    """A validator: ``"x"`` or ``{name = "x", ...}`` becomes settings of the class in ``table``.
+
+    The classes carry the algorithm beside its hyper-parameters, so one section of an experiment
+    both chooses a method and sets it.
+    """
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, Settings):
+            return value
+        fields = {"name": value} if isinstance(value, str) else {"name": default, **value}
+        return validate(look_up(what, fields["name"], table), fields, path=f"{what}.")
+
+    return resolve
+
+
+def validate(model: type[Settings], values: Mapping[str, Any], path: str = "") -> Any:
+    """``model`` from plain values; what is wrong comes back in the user's words."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(model, dict(problem), path) for problem in error.errors()]
+        raise UserError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _explain(model: type[BaseModel], problem: dict[str, Any], path: str) -> str:
+    cause = problem.get("ctx", {}).get("error")
+    where = [part for part in problem["loc"] if isinstance(part, str)]
+    key = path + ".".join(where)
+    if isinstance(cause, UserError):
+        return str(cause)  # a section of its own, already explained
+    if problem["type"] == "extra_forbidden":
+        section = _section(model, where[:-1])
+        return f"unknown key '{key}': {nearest(where[-1], section.model_fields)}"
+    said = problem["msg"][0].lower() + problem["msg"][1:]
+    if problem["type"] == "missing":
+        return f"{key}: {said}"
+    return f"{key} = {problem['input']!r}: {said}"
+
+
+def _section(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    for name in path:
+        annotation = model.model_fields[name].annotation
+        for kind in (annotation, *get_args(annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
+                break
+    return model

@@ -1,0 +1,67 @@
+"""The contract of a self-supervised objective."""
+
+from itertools import pairwise
+from typing import Annotated, ClassVar, NamedTuple, Protocol
+
+from pydantic import BeforeValidator, SerializeAsAny
+from torch import Tensor, nn
+
+from calibre.registry import OBJECTIVES
+from calibre.settings import Settings, named
+
+
+class Pair(NamedTuple):
+    """What one forward pass over two views gives; z and h carry gradient for both views."""
+
+    loss: Tensor  # l_s
+    z_a: Tensor  # encodings [N, features]
+    z_b: Tensor
+    h_a: Tensor  # projector outputs [N, projection]
+    h_b: Tensor
+
+
+class Objective(nn.Module):
+    """The network of an objective (encoder, heads, momentum copies) together with its loss."""
+
+    shared: ClassVar[tuple[str, ...]]  # the parts that travel; all else stays with the client
+    encoder: nn.Module
+
+    def begin_round(self) -> None:
+        """After the shared parts were received: set up momentum copies, queues, groups."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Pair:
+        raise NotImplementedError
+
+    def after_step(self) -> None:
+        """After each optimizer step: momentum, queues, groups."""
+
+
+class ObjectiveSettings(Protocol):
+    """The hyper-parameters of an objective, and how to build its network around an encoder."""
+
+    title: ClassVar[str]
+    paper: ClassVar[str]
+
+    @property
+    def name(self) -> str: ...
+
+    def build(self, encoder: nn.Module, features: int) -> Objective: ...
+
+
+AnyObjective = Annotated[
+    SerializeAsAny[Settings], BeforeValidator(named("method.objective", OBJECTIVES, "simclr"))
+]
+
+
+def projector(sizes: tuple[int, ...], *, last_norm: bool) -> nn.Sequential:
+    """Linear layers with batch norm and ReLU between them; the last is bare or batch-normed."""
+    layers: list[nn.Module] = []
+    for i, (before, after) in enumerate(pairwise(sizes)):
+        last = i == len(sizes) - 2
+        normed = last_norm or not last
+        layers.append(nn.Linear(before, after, bias=not normed))
+        if normed:
+            layers.append(nn.BatchNorm1d(after))
+        if not last:
+            layers.append(nn.ReLU(inplace=True))
+    return nn.Sequential(*layers)

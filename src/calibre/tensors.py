@@ -1,0 +1,117 @@
+"""Algebra on named tensors: what travels, what is averaged, what is stored."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+Tensors = dict[str, torch.Tensor]  # parameters and buffers by state-dict name
+
+
+def belongs(name: str, parts: Iterable[str]) -> bool:
+    """Whether a state-dict name lies in one of the named parts, e.g. ``encoder``."""
+    return any(name == part or name.startswith(part + ".") for part in parts)
+
+
+def take(module: nn.Module, parts: Iterable[str]) -> Tensors:
+    """Copies, on the CPU, of all parameters and buffers of the named parts."""
+    parts = tuple(parts)
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format).cpu()
+        for name, tensor in module.state_dict().items()
+        if belongs(name, parts)
+    }
+
+
+@torch.no_grad()
+def put(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copy tensors into a module in place: its parameters stay the same objects."""
+    state = module.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        state[name].copy_(tensor)
+
+
+def check_like(tensors: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor]) -> None:
+    """Raise ValueError unless names, shapes and dtypes match and every value is finite."""
+    if unlike := sorted(set(tensors) ^ set(reference)):
+        verb = "is missing" if unlike[0] in reference else "was not asked for"
+        raise ValueError(f"tensor '{unlike[0]}' {verb}")
+    for name, expected in reference.items():
+        tensor = tensors[name]
+        if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+            raise ValueError(
+                f"tensor '{name}' is {tensor.dtype} {list(tensor.shape)}, "
+                f"expected {expected.dtype} {list(expected.shape)}"
+            )
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ValueError(f"tensor '{name}' holds NaN or infinity")
+
+
+class NothingToAverage(ValueError):
+    """There was no tensor with a positive weight."""
+
+
+class WeightedMean:
+    """A running weighted mean: one accumulator, however many are added.
+
+    Floating tensors (buffers of batch norm included) are summed in float64; integers, such as
+    batch norm's counters, have no mean and take the largest value.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._sums: Tensors = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, tensors: Mapping[str, torch.Tensor], weight: float) -> None:
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"a weight must be finite and not negative, not {weight}")
+        self.weight += weight
+        for name, tensor in tensors.items():
+            if not tensor.is_floating_point():
+                old = self._sums.get(name)
+                self._sums[name] = tensor.clone() if old is None else torch.maximum(old, tensor)
+            elif name in self._sums:
+                self._sums[name].add_(tensor.double(), alpha=weight)
+            else:
+                self._dtypes[name] = tensor.dtype
+                self._sums[name] = tensor.double() * weight
+
+    def result(self) -> Tensors:
+        if not self.weight > 0:
+            raise NothingToAverage("nothing with a positive weight was added")
+        return {
+            name: (total / self.weight).to(self._dtypes[name]) if name in self._dtypes else total
+            for name, total in self._sums.items()
+        }
+
+
+def step_towards(
+    start: Mapping[str, torch.Tensor], goal: Mapping[str, torch.Tensor], rate: float
+) -> Tensors:
+    """``start + rate * (goal - start)``; a rate of 1 is the goal itself, bit for bit."""
+    if rate == 1:
+        return dict(goal)
+    return {
+        name: (old.double() + rate * (goal[name].double() - old.double())).to(old.dtype)
+        if old.is_floating_point()
+        else goal[name]
+        for name, old in start.items()
+    }
+
+
+def prefixed(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> Tensors:
+    """Groups of tensors as one flat table, ``group/name``: what files and pipes carry."""
+    return {
+        f"{group}/{name}": t for group, tensors in groups.items() for name, t in tensors.items()
+    }
+
+
+def grouped(tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensors]:
+    """The inverse of :func:`prefixed`."""
+    groups: dict[str, Tensors] = {}
+    for key, tensor in tensors.items():
+        group, _, name = key.partition("/")
+        groups.setdefault(group, {})[name] = tensor
+    return groups

@@ -1,0 +1,55 @@
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibre.experiment import Experiment, read
+
+TINY = (
+    "federation.clients=5", "federation.novel=2", "federation.samples=40",
+    "federation.test_samples=12", "federation.labels=3", "network.width=2",
+    "method.sgd.batch=16", "training.rounds=3", "training.clients_per_round=3",
+    "training.epochs=1", "personal.epochs=2", "personal.floors=[]", "engine.workers=0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Decoded images of the whole test session, away from the user's own."""
+    old = os.environ.get("CALIBRE_CACHE")
+    os.environ["CALIBRE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    if old is None:
+        del os.environ["CALIBRE_CACHE"]
+    else:
+        os.environ["CALIBRE_CACHE"] = old
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Experiment]:
+    """A whole experiment of about a second; more ``section.key=value`` change it."""
+
+    def make(*changes: str) -> Experiment:
+        method = [change for change in changes if change.startswith("method.name=")]
+        self_supervised = method in ([], ["method.name=calibre"], ["method.name=pfl-ssl"])
+        heads = ["method.objective.hidden=8", "method.objective.projection=4"]
+        small = heads if self_supervised else []
+        rest = [change for change in changes if change not in method]
+        return read(None, [*method, *TINY, *small, *rest])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cifar10() -> Path:
+    """The folder that holds real CIFAR-10, for the few tests that want it."""
+    places = [os.environ.get("CALIBRE_DATA"), Path(__file__).parents[2] / "shared" / "data"]
+    for place in places:
+        if place and (Path(place) / "cifar10").is_dir():
+            return Path(place)
+    pytest.skip("real CIFAR-10 is neither in $CALIBRE_DATA nor in ../shared/data")

@@ -1,0 +1,70 @@
+"""The same experiment gives the same bits: whoever does the work, and however often it is killed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from calibre.engine import rounds
+
+ROOT = Path(__file__).parents[2]
+STATEFUL = "method.exchange=encoder"  # every client keeps its heads: client state matters too
+
+
+def bits(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / "model.safetensors").read_bytes(), (folder / "clients.csv").read_bytes()
+
+
+def test_the_same_bits_on_any_number_of_workers(tiny, tmp_path):
+    results = {}
+    for workers in (0, 1, 2, 3):
+        experiment = tiny(STATEFUL, f"engine.workers={workers}")
+        rounds.run(experiment, tmp_path / str(workers))
+        results[workers] = bits(tmp_path / str(workers))
+    assert len(set(results.values())) == 1
+
+
+def test_another_seed_gives_other_bits(tiny, tmp_path):
+    rounds.run(tiny(), tmp_path / "0")
+    rounds.run(tiny("seed=1"), tmp_path / "1")
+    assert bits(tmp_path / "0")[0] != bits(tmp_path / "1")[0]
+
+
+def test_the_same_bits_after_kills_at_random_and_inside_checkpoint_writes(tiny, tmp_path):
+    experiment = tiny(STATEFUL, "training.rounds=8")
+    (tmp_path / "experiment.toml").write_text(experiment.to_toml())
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.kill_driver", tmp_path / "experiment.toml", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    at_random, in_writes = map(int, done.stdout.split()[-2:])
+    assert at_random + in_writes >= 10
+    assert in_writes >= 3
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+    assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_finished_part_is_not_trained_again(tiny, tmp_path, at):
+    """A run of fewer rounds is not the same experiment; a stopped one is: resume goes on."""
+    experiment = tiny("training.rounds=3")
+    seen = []
+
+    def stop(event):
+        if event["event"] == "round":
+            seen.append(event["round"])
+            if event["round"] == at:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rounds.run(experiment, tmp_path / "stopped", stop)
+    rounds.run(
+        experiment,
+        tmp_path / "stopped",
+        lambda e: None if e["event"] != "round" else seen.append(e["round"]),
+    )
+    assert seen == [1, 2, 3]
+    rounds.run(experiment, tmp_path / "whole")
+    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")

@@ -1,0 +1,94 @@
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from calibre import rng
+from calibre.experiment import TrainingSettings
+from calibre.local.sgd import SGD, shuffled_batches, train
+
+
+def site(round_=0, rounds=1):
+    return SimpleNamespace(
+        round=round_,
+        training=TrainingSettings(rounds=rounds, clients_per_round=1, epochs=1),
+        device=torch.device("cpu"),
+        amp=False,
+        generator=lambda purpose, *keys: rng.stream(0, purpose, round_, *keys),
+    )
+
+
+def test_plain_sgd_on_a_quadratic_follows_the_closed_form():
+    w = torch.nn.Parameter(torch.tensor([4.0]))
+    sgd = SGD(lr=0.1, momentum=0, weight_decay=0, batch=2, schedule="constant")
+    train(
+        site(), lambda batch: {"loss": (w**2).sum() / 2}, examples=6, epochs=2, sgd=sgd,
+        parameters=[w],
+    )  # fmt: skip
+    assert w.item() == pytest.approx(4 * 0.9**6)  # 3 batches, twice
+
+
+def test_gradients_can_be_changed_before_and_parameters_followed_after_each_step():
+    w = torch.nn.Parameter(torch.zeros(1))
+    seen = []
+    train(
+        site(), lambda batch: {"loss": w.sum()}, examples=4, epochs=1,
+        sgd=SGD(lr=1, momentum=0, weight_decay=0, batch=2, schedule="constant"), parameters=[w],
+        before_step=lambda: w.grad.mul_(3), after_step=lambda: seen.append(w.item()),
+    )  # fmt: skip
+    assert seen == [-3.0, -6.0]
+
+
+def test_the_learning_rate_follows_the_global_epoch():
+    sgd = SGD(lr=2.0, schedule="cosine")
+    assert sgd.rate(0, 10) == 2.0
+    assert sgd.rate(5, 10) == pytest.approx(1.0)
+    assert sgd.rate(9, 10) == pytest.approx(1 + math.cos(math.pi * 0.9))
+    w = torch.nn.Parameter(torch.zeros(1))
+    sgd = SGD(lr=2.0, momentum=0, weight_decay=0, batch=2, schedule="cosine")
+    train(
+        site(round_=5, rounds=10), lambda batch: {"loss": w.sum()}, examples=2, epochs=1, sgd=sgd,
+        parameters=[w],
+    )  # fmt: skip
+    assert w.item() == pytest.approx(-1.0)  # half way through the run
+
+
+def test_the_report_is_the_mean_over_the_samples_of_the_last_epoch():
+    w = torch.nn.Parameter(torch.zeros(1))
+    report = train(
+        site(), lambda batch: {"loss": 0 * w.sum(), "size": torch.tensor(float(len(batch.rows)))},
+        examples=5, epochs=3, sgd=SGD(batch=2), parameters=[w],
+    )  # fmt: skip
+    assert report["size"] == pytest.approx((2 * 2 + 2 * 2 + 1 * 1) / 5)
+
+
+def test_a_term_that_is_not_finite_stops_at_once_and_is_named():
+    w = torch.nn.Parameter(torch.ones(1))
+    steps = []
+
+    def loss(batch):
+        steps.append(batch.step)
+        bad = torch.tensor(math.nan if batch.step == 1 else 0.0)
+        return {"loss": w.sum(), "l_n": bad}
+
+    with pytest.raises(FloatingPointError, match=r"l_n became nan at local epoch 0, step 1"):
+        train(site(), loss, examples=8, epochs=1, sgd=SGD(batch=2), parameters=[w])
+    assert steps == [0, 1]
+
+
+def test_frozen_parameters_do_not_move():
+    w, frozen = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    frozen.requires_grad_(False)
+    train(
+        site(), lambda batch: {"loss": (w * frozen).sum()}, examples=4, epochs=1,
+        sgd=SGD(batch=2), parameters=[w, frozen],
+    )  # fmt: skip
+    assert frozen.item() == 1
+    assert w.item() != 1
+
+
+def test_an_epoch_sees_every_example_once_in_balanced_batches():
+    batches = list(shuffled_batches(33, 32, rng.stream(0, "b")))
+    assert [len(batch) for batch in batches] == [17, 16]
+    assert sorted(torch.cat(batches).tolist()) == list(range(33))

@@ -1,0 +1,75 @@
+import pytest
+
+from calibre.errors import UserError
+from calibre.experiment import Experiment, read
+
+
+def test_toml_round_trip_keeps_everything(tmp_path):
+    experiment = read(None, ["method.objective.temperature=0.1", "views.crop=[0.2, 1.0]"])
+    file = tmp_path / "e.toml"
+    file.write_text(experiment.to_toml())
+    assert read(file) == experiment
+    assert read(file).hash() == experiment.hash()
+
+
+def test_hash_ignores_where_it_runs_but_not_what_it_computes():
+    base = Experiment().hash()
+    assert read(None, ["engine.workers=7", "name=x", "data.root=elsewhere"]).hash() == base
+    assert read(None, ["seed=1"]).hash() != base
+    assert read(None, ["method.prototypes.alpha_p=0.2"]).hash() != base
+
+
+def test_names_and_tables_are_the_same_thing():
+    for changes in (["method=fedavg"], ["method.name=fedavg"], ['method={name="fedavg"}']):
+        assert read(None, changes).method.name == "fedavg"
+    changed = read(None, ["method=pfl-ssl", "method.objective=simclr", "method.sgd.lr=0.5"])
+    assert changed.method.name == "pfl-ssl"
+    assert changed.method.objective.name == "simclr"
+    assert changed.method.sgd.lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("federation.clinets=3", "unknown key 'federation.clinets': did you mean 'clients'"),
+        ("trainig.rounds=3", "unknown key 'trainig': did you mean 'training'"),
+        ("training.rounds=-1", "training.rounds = -1: input should be greater than or equal to 0"),
+        ("training.rounds=many", "training.rounds = 'many'"),
+        ("federation.scheme=pathological", "'iid', 'quantity', 'dirichlet' or 'natural'"),
+        ("method=fedavgg", "no method called 'fedavgg': did you mean 'fedavg'"),
+        ("method.objective=simclrr", "did you mean 'simclr'"),
+        ("method.objective.temprature=1", "'method.objective.temprature': did you mean 'temper"),
+        ("method.sgd.lr=-1", "method.sgd.lr = -1"),
+        ("method.sgd.lr=nan", "method.sgd.lr = nan"),
+        ("method.prototypes.alfa_p=1", "'method.prototypes.alfa_p': did you mean 'alpha_p'"),
+        ("method=nowhere:Thing", "'nowhere:Thing' cannot be loaded"),
+        ("rounds", "write section.key=value"),
+        ("=3", "write section.key=value"),
+    ],
+)
+def test_mistakes_are_named_with_what_would_work(change, message):
+    with pytest.raises(UserError) as caught:
+        read(None, [change])
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read .*none.toml"):
+        read(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[data\n")
+    with pytest.raises(UserError, match=r"broken.toml is not a TOML file"):
+        read(broken)
+
+
+def test_each_experiment_has_a_folder_of_its_own():
+    names = {read(None, changes).folder_name for changes in ([], ["seed=1"], ["method=fedavg"])}
+    assert len(names) == 3
+    assert Experiment().folder_name.startswith("digits-calibre-simclr-")
+
+
+def test_a_table_given_in_part_keeps_the_methods_own_defaults():
+    default = read(None, ["method=fedavg"]).method.sgd
+    changed = read(None, ["method=fedavg", "method.sgd.batch=16"]).method.sgd
+    assert changed == default.model_copy(update={"batch": 16})
+    assert changed.lr != read(None, []).method.sgd.lr

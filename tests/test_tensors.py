@@ -1,0 +1,103 @@
+import pytest
+import torch
+from torch import nn
+
+from calibre.tensors import (
+    WeightedMean,
+    belongs,
+    check_like,
+    grouped,
+    prefixed,
+    put,
+    step_towards,
+    take,
+)
+
+
+def network() -> nn.Module:
+    module = nn.Module()
+    module.encoder = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    module.encoder_old = nn.Linear(2, 2)
+    return module
+
+
+def test_parts_are_whole_names():
+    assert belongs("encoder.0.weight", ["encoder"])
+    assert not belongs("encoder_old.weight", ["encoder"])
+    assert set(take(network(), ["encoder"])) == {
+        "encoder.0.weight", "encoder.0.bias", "encoder.1.weight", "encoder.1.bias",
+        "encoder.1.running_mean", "encoder.1.running_var", "encoder.1.num_batches_tracked",
+    }  # fmt: skip
+
+
+def test_take_copies_and_put_writes_in_place():
+    module = network()
+    weight = module.encoder[0].weight
+    taken = take(module, ["encoder"])
+    with torch.no_grad():
+        weight.zero_()
+    assert taken["encoder.0.weight"].abs().sum() > 0
+    put(module, taken)
+    assert module.encoder[0].weight is weight
+    assert torch.equal(weight, taken["encoder.0.weight"])
+
+
+def test_weighted_mean_is_the_convex_combination_buffers_included():
+    mean = WeightedMean()
+    mean.add({"w": torch.tensor([0.0, 4.0]), "n": torch.tensor(7)}, 1)
+    mean.add({"w": torch.tensor([4.0, 0.0]), "n": torch.tensor(3)}, 3)
+    result = mean.result()
+    assert result["w"].tolist() == [3.0, 1.0]
+    assert result["n"].item() == 7
+    assert result["n"].dtype == torch.int64
+
+
+def test_weighted_mean_sums_in_float64():
+    # in float32 the small addend would vanish: 2^24 + 1 is not a float32
+    mean = WeightedMean()
+    for value in (2.0**24, 1.0, 1.0):
+        mean.add({"w": torch.tensor([value])}, 1)
+    assert mean.result()["w"].item() == torch.tensor((2**24 + 2) / 3, dtype=torch.float64).float()
+
+
+def test_mean_of_equal_tensors_is_the_tensor_itself():
+    tensor = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    mean = WeightedMean()
+    for weight in (0.1, 0.7, 3.0):
+        mean.add({"w": tensor}, weight)
+    assert torch.equal(mean.result()["w"], tensor)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0])
+def test_weights_that_are_none_are_refused(weight):
+    with pytest.raises(ValueError, match="weight"):
+        WeightedMean().add({"w": torch.ones(1)}, weight)
+
+
+def test_step_towards():
+    start, goal = {"w": torch.tensor([0.0]), "n": torch.tensor(1)}, {"w": torch.tensor([10.0])}
+    goal["n"] = torch.tensor(5)
+    assert step_towards(start, goal, 0.1)["w"].item() == pytest.approx(1.0)
+    assert step_towards(start, goal, 0.1)["n"].item() == 5
+    assert step_towards(start, goal, 1)["w"] is goal["w"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"a": torch.ones(3)}, r"'a' is torch.float32 \[3\], expected torch.float32 \[2\]"),
+        ({"a": torch.ones(2).double()}, "float64"),
+        ({"a": torch.tensor([1.0, float("nan")])}, "NaN"),
+        ({"b": torch.ones(2)}, "'b' was not asked for"),
+        ({"a": None}, "'a' is missing"),
+    ],
+)
+def test_unlike_tensors_are_named(change, message):
+    tensors = {k: v for k, v in {"a": torch.ones(2), **change}.items() if v is not None}
+    with pytest.raises(ValueError, match=message):
+        check_like(tensors, {"a": torch.zeros(2)})
+
+
+def test_groups_survive_the_flat_table():
+    groups = {"model": {"encoder.w": torch.ones(1)}, "control": {"encoder.w": torch.zeros(1)}}
+    assert grouped(prefixed(groups)) == groups
