@@ -48,7 +48,7 @@ def check_like(tensors: Mapping[str, torch.Tensor], reference: Mapping[str, torc
             raise ValueError(f"tensor '{name}' holds NaN or infinity")
 
 
-class NothingToAverage(ValueError):
+class EmptyMeanError(ValueError):
     """There was no tensor with a positive weight."""
 
 
@@ -80,7 +80,7 @@ class WeightedMean:
 
     def result(self) -> Tensors:
         if not self.weight > 0:
-            raise NothingToAverage("nothing with a positive weight was added")
+            raise EmptyMeanError("nothing with a positive weight was added")
         return {
             name: (total / self.weight).to(self._dtypes[name]) if name in self._dtypes else total
             for name, total in self._sums.items()

@@ -190,6 +190,15 @@ def test_the_paper_s_quantity_federation():
     assert len(np.unique(federation.test.indices)) == 10_000
 
 
+def test_too_many_clients_for_the_test_images_are_told_how_many_would_do():
+    make = lambda clients: build(
+        DIGITS, FederationSettings(scheme="quantity", clients=clients, novel=0), 0
+    )
+    with pytest.raises(UserError, match=r"at most 180 clients \(novel ones included\)"):
+        make(400)
+    assert (make(180).test.sizes >= 1).all()
+
+
 def test_clients_are_views_of_flat_arrays():
     federation = build(DIGITS, FederationSettings(labels=2), 0)
     client = federation.client(20)
@@ -210,6 +219,16 @@ def test_ten_thousand_clients_take_seconds_and_little_memory():
     assert time.process_time() - start < 10  # one or two on a quiet machine
     arrays = federation._arrays().values()
     assert sum(array.nbytes for array in arrays) < 4 * (20 + 10) * 10_000 + 10_000 * (3 + 20) * 9
+
+
+def test_every_client_keeps_labels_of_its_own_choice():
+    pool = make_pool([200], [20])
+    federation = build(pool, FederationSettings(scheme="iid", clients=5, novel=0, labels=4), 0)
+    places = {
+        tuple(np.searchsorted(np.sort(held(federation, c)), federation.client(c).labelled))
+        for c in range(5)
+    }
+    assert len(places) == 5
 
 
 # Unlabelled images --------------------------------------------------------------------------------
@@ -348,6 +367,9 @@ def test_any_damage_is_noticed(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"federation\.safetensors is damaged"):
             load(tmp_path)
+    path.write_bytes(whole.replace(b"I32", b"F32"))  # the same bytes, read as something else
+    with pytest.raises(UserError, match=r"federation\.safetensors is damaged"):
+        load(tmp_path)
     for length in (0, 7, 100, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(UserError, match=r"federation\.safetensors is damaged"):

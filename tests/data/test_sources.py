@@ -343,6 +343,8 @@ def test_stl10_without_its_unlabelled_part_and_resized(root):
     assert pool.images.shape == (2, 24, 24, 3)
     assert (pool.images[0] == 7).all()
     assert len(pool.unlabelled) == 0
+    (root / "stl10/unlabeled_X.bin").write_bytes(bytes(5 * 3 * 96 * 96))
+    assert len(named("stl10", size=24).unlabelled) == 5, "a file that came later is noticed"
     with (root / "stl10/train_X.bin").open("ab") as file:
         file.write(b"more")
     with pytest.raises(UserError, match=r"train_X\.bin.*whole number of images"):
@@ -458,12 +460,14 @@ def test_npz_in_one_part_keeps_image_label_and_client_together(tmp_path):
     np.testing.assert_array_equal(pool.owners, ids % 3)
 
 
-def test_npz_may_name_its_classes(tmp_path):
-    np.savez(
-        tmp_path / "mine.npz",
-        images=random_images(10, 4, 4, 1), labels=[0, 2] * 5, classes=["cat", "dog", "eel"],
-    )  # fmt: skip
-    assert named(tmp_path / "mine.npz").classes == ("cat", "dog", "eel")
+@pytest.mark.parametrize("labels", [[0, 2] * 5, ["cat", "eel"] * 5])
+def test_npz_may_name_its_classes(tmp_path, labels):
+    classes = ("cat", "dog", "eel")
+    images = random_images(10, 4, 4, 1)
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels, classes=classes)
+    pool = named(tmp_path / "mine.npz")
+    assert pool.classes == classes
+    assert set(pool.labels) == {0, 2}
 
 
 @pytest.mark.parametrize(
@@ -475,6 +479,10 @@ def test_npz_may_name_its_classes(tmp_path):
         ({"images": random_images(4, 8, 8, 1), "labels": [0] * 3}, "4 images but 3 labels"),
         ({"images": random_images(4, 8, 8, 1), "labels": [0] * 4, "clients": [1]}, "but 1 clients"),
         ({"images": random_images(4, 8, 8, 1), "labels": np.array([None] * 4)}, "plain arrays"),
+        (
+            {"images": random_images(1, 8, 8, 1), "labels": ["fox"], "classes": ["cat"]},
+            "mine.npz: the label 'fox' is neither .* from 0 = cat to 0 = cat",
+        ),
         (
             {
                 "x_train": random_images(4, 8, 8, 1), "y_train": [0] * 4,
@@ -779,7 +787,8 @@ def test_describe_says_what_is_here(root):
     assert rows["digits"].found is not None
     assert rows["stl10"].found is None
     assert rows["stl10"].get == "calibre-fl data download stl10"
-    assert (rows["stl10"].shape, rows["stl10"].unlabelled) == ((96, 96, 3), 100_000)
+    assert rows["stl10"].known.shape == (96, 96, 3)
+    assert rows["stl10"].known.unlabelled == 100_000
 
 
 def test_listing_imports_nothing_slow():

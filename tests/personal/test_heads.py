@@ -71,6 +71,15 @@ def test_a_client_does_not_notice_the_others(samples: list[Samples]) -> None:
         torch.testing.assert_close(alone.bias[0], together.bias[i], rtol=0, atol=1e-5)
 
 
+def test_a_client_whose_encoder_diverged_spoils_only_its_own_head(samples: list[Samples]) -> None:
+    sick = COUNTS.index(max(COUNTS))
+    samples[sick].features.fill_(float("nan"))
+    trained = train_heads(CLIENTS, samples, initial(), PersonalSettings(epochs=2), SEED)
+    assert [bool(weight.isfinite().all()) for weight in trained.weight] == [
+        i != sick for i in range(len(CLIENTS))
+    ]
+
+
 def test_the_same_call_gives_the_same_bits_and_leaves_its_input_alone(
     samples: list[Samples],
 ) -> None:

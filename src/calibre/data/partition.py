@@ -200,12 +200,13 @@ def follow(
     client = int(limit.argmin())
     if limit[client] < (wanted or 1):
         scarce = int(fitting[client].argmin())
+        fewer = room.shape[1] * int(room.sum(0).min()) // int(np.count_nonzero(train[client]))
         raise _infeasible(
-            f"client {client} cannot have {wanted or 1} test images in the proportions of its "
-            f"training images: {due[client, scarce]:.0%} of those are of class '{names[scarce]}', "
-            f"of which there are {room[client, scarce]} to test it on",
+            f"client {client} cannot have {f'{wanted} test images' if wanted else 'a test image'} "
+            f"in the proportions of its training images: {due[client, scarce]:.0%} of those are of "
+            f"class '{names[scarce]}', of which there are {room[client, scarce]} to test it on",
             (limit[client] > 0, f"federation.test_samples up to {limit[client]}"),
-            (room_is_shared, "fewer clients"),
+            (room_is_shared and fewer > 0, f"at most {fewer} clients (novel ones included)"),
             (room_is_shared, _independent(samples=1)),
             (True, "more test images (data.test_fraction, where the source has no test part)"),
         )

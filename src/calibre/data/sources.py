@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from calibre.data import cache
 from calibre.data.formats import Labels, Part, Pixels, Raw, folder, images, npz, parquet
-from calibre.data.formats.known import KNOWN
+from calibre.data.formats.known import KNOWN, Known
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 from calibre.experiment import DataSettings
@@ -34,12 +34,7 @@ class Listing:
     """A row of ``calibre-fl data list``."""
 
     name: str
-    about: str
-    shape: tuple[int, int, int]  # height, width, channels
-    train: int
-    test: int  # 0: a test part is split off
-    unlabelled: int
-    classes: int
+    known: Known  # what it is: about, shape, counts
     found: Path | None  # where it lies on this machine
     get: str  # the command that fetches it; empty where it is found
 
@@ -49,7 +44,7 @@ def load(settings: DataSettings, progress: cache.Progress | None = None) -> Pool
     found = locate(settings)
     entry = cache.entry(found.files, settings.model_dump(mode="json", exclude={"root"}))
     pool = cache.read(entry)
-    return pool or cache.write(entry, _draft(found.name, found.read(), settings), progress)
+    return pool or cache.write(entry, _draft(found.name, _read(found), settings), progress)
 
 
 def describe(root: Path | None = None) -> list[Listing]:
@@ -57,19 +52,9 @@ def describe(root: Path | None = None) -> list[Listing]:
     rows = []
     for name, known in KNOWN.items():
         found = find(name, root)
-        rows.append(
-            Listing(
-                name,
-                known.about,
-                known.shape,
-                known.train,
-                known.test,
-                known.unlabelled,
-                known.classes,
-                found=found.place if found else None,
-                get="" if found else f"calibre-fl data download {name}",
-            )
-        )
+        place = found.place if found else None
+        get = "" if found else f"calibre-fl data download {name}"
+        rows.append(Listing(name, known, place, get))
     return rows
 
 
@@ -87,6 +72,7 @@ def find(name: str, root: Path | None = None) -> Found | None:
         for place in (data_root(root) / below for below in layout.folders):
             matches = [sorted(place.glob(pattern)) for pattern in layout.files]
             if all(matches):
+                matches += [sorted(place.glob(pattern)) for pattern in layout.optional]
                 return Found(name, place, [*chain(*matches)], partial(layout.read, place))
     return None
 
@@ -128,6 +114,13 @@ def _own(settings: DataSettings) -> Found:
         f"data.source = '{settings.source}': a file must be an .npz or a .parquet file; "
         "images of other kinds go in a folder, one sub-folder per class"
     )
+
+
+def _read(found: Found) -> Raw:
+    try:
+        return found.read()
+    except OSError as error:  # no permission, a disk that fails
+        raise UserError(f"{found.name} cannot be read: {error}") from error
 
 
 def _draft(name: str, raw: Raw, settings: DataSettings) -> cache.Draft:

@@ -12,7 +12,6 @@ import torch
 from calibre import __version__, rng
 from calibre.data import federation as federations
 from calibre.data.federation import Federation
-from calibre.data.pool import Pool
 from calibre.data.sources import load
 from calibre.engine import events
 from calibre.engine.devices import Machine, main_device, plan
@@ -27,7 +26,7 @@ from calibre.experiment import Experiment
 from calibre.methods.method import Method, Update
 from calibre.report.metrics import ClientResult
 from calibre.report.results import write_results
-from calibre.tensors import NothingToAverage, check_like, grouped
+from calibre.tensors import EmptyMeanError, check_like, grouped
 
 PERSONAL_GROUP = 32  # clients whose heads are trained together; fixed, so that bits are too
 
@@ -44,15 +43,14 @@ def run(
     """
     started = time.monotonic()
     devices = plan(experiment.engine, machine := Machine.here())
+    pool = load(experiment.data, progress=_loading(emit))
+    federation = federations.build(pool, experiment.federation, experiment.seed)
     store = RunFolder(folder)
-    store.open(experiment)
+    store.open(experiment)  # not before all that a user may have wrong was looked at
     try:
-        pool = load(experiment.data, progress=_loading(emit))
-        federation = _federation(experiment, pool, folder)
-        host = Host(
-            experiment, pool, federation, folder,
-            torch.device(main_device(experiment.engine, machine)),
-        )  # fmt: skip
+        _keep(federation, experiment, folder)
+        device = torch.device(main_device(experiment.engine, machine))
+        host = Host(experiment, pool, federation, folder, device)
         workers: Workers = Processes(folder, devices, prepared) if devices else InProcess(host)
         try:
             return Run(experiment, store, federation, host, workers, emit, started).finish()
@@ -145,7 +143,7 @@ class Run:
         needed = math.ceil(self.experiment.engine.quorum * count)
         try:
             state = self.method.aggregate(self.state, updates)
-        except NothingToAverage:
+        except EmptyMeanError:
             raise _below_quorum(0, needed, self.state.round, self.store.path) from None
         if len(reports) < max(needed, 1):
             raise _below_quorum(len(reports), needed, self.state.round, self.store.path)
@@ -244,18 +242,15 @@ class Run:
         )
 
 
-def _federation(experiment: Experiment, pool: Pool, folder: Path) -> Federation:
-    """Built from the experiment; a folder that holds another one (its data changed) is refused."""
-    federation = federations.build(pool, experiment.federation, experiment.seed)
-    if (folder / "federation.json").exists():
-        if federations.load(folder).hash != federation.hash:
-            raise UserError(
-                f"{folder} holds a run on other data: the images of '{experiment.data.source}' "
-                "have changed since; give this run a folder of its own with --out"
-            )
-    else:
+def _keep(federation: Federation, experiment: Experiment, folder: Path) -> None:
+    """Save the federation with the run; a folder that holds another one is refused."""
+    if not (folder / "federation.json").exists():
         federation.save(folder)
-    return federation
+    elif federations.load(folder).hash != federation.hash:
+        raise UserError(
+            f"{folder} holds a run on other data: the images of '{experiment.data.source}' "
+            "have changed since; give this run a folder of its own with --out"
+        )
 
 
 def _loading(emit: Emit) -> Callable[[int, int], None]:

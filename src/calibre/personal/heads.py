@@ -137,14 +137,14 @@ class _Timetable(NamedTuple):
         real = column < sizes  # [T, C, B]
         n = torch.tensor(counts)
         begin = n.cumsum(0) - n  # [C]
-        place = begin[:, None] + sizes.cumsum(0) - sizes + column
+        within = (sizes.cumsum(0) - sizes + column) * real  # [T, C, B]; padding is its own sample 0
         return _Timetable(
-            place=place * real,
+            place=begin[:, None] + within,
             share=(real / sizes.clamp(min=1)).unsqueeze(2),
             first=begin.repeat_interleave(n),
             active=(sizes > 0).sum((1, 2)).tolist(),
         )
 
-    def rows(self, order: Sequence[Tensor]) -> Tensor:
+    def rows(self, order: list[Tensor]) -> Tensor:
         """The rows of all clients' features in the order of this epoch's batches, [T, C, B]."""
-        return (torch.cat(list(order)) + self.first)[self.place]
+        return (torch.cat(order) + self.first)[self.place]

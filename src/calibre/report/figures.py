@@ -8,20 +8,32 @@ import numpy as np
 
 from calibre.report.metrics import ClientResult, summary
 
-# Blue, orange and grey of unlike lightness and shape: told apart in print and by every eye.
-PERSONAL = "#0060a8"
+# Unlike in lightness and in shape, not only in hue: told apart in print and by every eye.
+PERSONAL = "#00508f"
 FLOORS = {
-    "untrained": ("untrained encoder", "^", "#a8a8a8"),
     "local": ("local only", "s", "#f0a860"),
+    "untrained": ("untrained encoder", "^", "#b4b4b4"),
 }
-NAMED = 40  # up to so many clients the axis shows who is who
+NAMED = 30  # up to so many clients the axis says who is who
 LINKED = 200  # up to so many a line ties a client's markers together
-NARROWEST = 0.28  # share of the width that a panel needs for its heading
+NARROWEST = 0.2  # share of all clients below which a panel gets no narrower: its heading needs room
 
 
 def accuracy_figure(rows: Sequence[ClientResult], folder: Path, title: str) -> list[Path]:
     """Draw accuracies.png and accuracies.svg: clients from worst to best, novel ones apart."""
     import matplotlib
+
+    figure = compose(rows, title)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / "accuracies.png", folder / "accuracies.svg"]
+    with matplotlib.rc_context({"svg.hashsalt": "calibre"}):  # the same picture, the same file
+        figure.savefig(paths[0], dpi=200)
+        figure.savefig(paths[1], dpi=200, metadata={"Date": None})
+    return paths
+
+
+def compose(rows: Sequence[ClientResult], title: str) -> Any:
+    """The matplotlib ``Figure`` itself: a panel for each kind of client, as wide as it has many."""
     from matplotlib.figure import Figure
 
     groups = [[row for row in rows if row.novel == novel] for novel in (False, True)]
@@ -35,61 +47,67 @@ def accuracy_figure(rows: Sequence[ClientResult], folder: Path, title: str) -> l
         width_ratios=[max(len(group), NARROWEST * len(rows)) for group in groups],
     )[0]
     for panel, group in zip(panels, groups, strict=True):
-        _draw_group(panel, group, named=len(rows) <= NAMED)
-    _scale(panels[0], rows)
-    figure.suptitle(title, fontsize=10, parse_math=False)
-    figure.supxlabel("clients, from the least to the most accurate", fontsize=9)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False
-    )
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "accuracies.png", folder / "accuracies.svg"]
-    with matplotlib.rc_context({"svg.hashsalt": "calibre"}):  # the same picture, the same file
-        figure.savefig(paths[0], dpi=200)
-        figure.savefig(paths[1], dpi=200, metadata={"Date": None})
-    return paths
+        _draw_clients(panel, group, crowd=len(rows))
+        _describe(panel, group, named=len(rows) <= NAMED)
+    lowest = min(min([row.accuracy, *row.floors.values()]) for row in rows)
+    panels[0].set_ylim(np.floor(lowest * 10) / 10 - 0.02, 1.02)
+    panels[0].yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    panels[0].set_ylabel("accuracy on its own test set", fontsize=9)
+    figure.suptitle(title, fontsize=10, parse_math=False)  # a data set may be called "$5"
+    _explain(figure, panels[0])
+    return figure
 
 
-def _draw_group(panel: Any, group: list[ClientResult], named: bool) -> None:
-    """One panel; ``group`` is sorted by accuracy."""
+def _draw_clients(panel: Any, group: list[ClientResult], crowd: int) -> None:
+    """The markers of a group that is sorted by accuracy, as large as ``crowd`` clients allow."""
+    rank = np.arange(1, len(group) + 1)
+    style = {
+        "s": float(np.clip((400 / crowd) ** 2, 2, 30)),  # square points
+        "linewidths": 0.5 if crowd <= LINKED else 0,
+        "edgecolors": "white",
+        "rasterized": crowd > LINKED,  # or the SVG would weigh megabytes
+    }
+    scores = np.array([[row.accuracy, *row.floors.values()] for row in group])
+    if crowd <= LINKED:
+        panel.vlines(rank, scores.min(1), scores.max(1), color="0.8", lw=0.8, zorder=1)
+    panel.scatter(rank, scores[:, 0], color=PERSONAL, label="personal model", zorder=4, **style)
+    for name, floor in zip(group[0].floors, scores.T[1:], strict=True):
+        label, marker, colour = FLOORS[name]
+        panel.scatter(rank, floor, marker=marker, color=colour, label=label, zorder=2, **style)
+
+
+def _describe(panel: Any, group: list[ClientResult], named: bool) -> None:
+    """Mean, worst tenth, heading and axis of a group that is sorted by accuracy."""
+    clients = len(group)
     figures = summary([row.accuracy for row in group])
     mean, worst = figures["mean"], figures["worst_tenth"]
-    rank = np.arange(len(group))
-    personal = np.array([row.accuracy for row in group])
-    area = float(np.clip(3000 / len(group), 3, 30))  # of a marker, in square points
-
-    panel.axvspan(-0.5, -(-len(group) // 10) - 0.5, color="0.92", lw=0, label="worst tenth")
-    panel.axhline(mean, color=PERSONAL, lw=1, ls=(0, (4, 2)), label="mean", zorder=1.5)
-    if len(group) <= LINKED:
-        every = np.array([[row.accuracy, *row.floors.values()] for row in group])
-        panel.vlines(rank, every.min(1), every.max(1), color="0.8", lw=0.8, zorder=1)
-    crowd = dict(linewidths=0, rasterized=len(group) > LINKED)  # a light SVG for many clients
-    for name in group[0].floors:
-        label, marker, colour = FLOORS[name]
-        floor = [row.floors[name] for row in group]
-        panel.scatter(
-            rank, floor, s=area / 2, marker=marker, color=colour, label=label, zorder=2, **crowd
-        )
-    panel.scatter(rank, personal, s=area, color=PERSONAL, label="personal model", zorder=3, **crowd)
-
+    left, right = 0.4 - 0.01 * clients, clients + 0.6 + 0.01 * clients
+    panel.axhline(mean, color=PERSONAL, lw=1, ls=(0, (4, 2)), zorder=3, label="mean")
+    panel.axvspan(left, -(-clients // 10) + 0.5, color="0.92", lw=0, zorder=0, label="worst tenth")
+    panel.text(
+        1.01, mean, f"{mean:.1%}", color=PERSONAL, fontsize=8, va="center",
+        transform=panel.get_yaxis_transform(),
+    )  # fmt: skip
     kind = "novel" if group[0].novel else "training"
-    panel.set_title(
-        f"{len(group):,} {kind} clients\nmean {mean:.1%}, worst tenth {worst:.1%}",
-        fontsize=9,
-        loc="left",
-    )
-    panel.set_xlim(-0.5, len(group) - 0.5)
+    heading = f"{clients:,} {kind} client{'s' * (clients > 1)}\nworst tenth {worst:.1%}"
+    panel.set_title(heading, fontsize=9, loc="left")
+    panel.set_xlabel("clients, worst to best", fontsize=8)
+    panel.set_xlim(left, right)
     panel.tick_params(length=2, labelsize=8)
     panel.spines[["top", "right"]].set_visible(False)
     panel.spines[["left", "bottom"]].set_color("0.6")
     if named:
-        panel.set_xticks(rank, [str(row.id) for row in group])
+        panel.set_xticks(range(1, clients + 1), [str(row.id) for row in group], fontsize=7)
+    else:
+        panel.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _scale(panel: Any, rows: Sequence[ClientResult]) -> None:
-    lowest = min(value for row in rows for value in (row.accuracy, *row.floors.values()))
-    panel.set_ylim(max(0.0, np.floor(lowest * 10) / 10) - 0.02, 1.02)
-    panel.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    panel.set_ylabel("accuracy on the client's own test set", fontsize=9)
+def _explain(figure: Any, panel: Any) -> None:
+    """One legend for all panels; its markers are large however many clients there are."""
+    handles, labels = panel.get_legend_handles_labels()
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False
+    )
+    for handle in legend.legend_handles:
+        if hasattr(handle, "set_sizes"):
+            handle.set_sizes([24])

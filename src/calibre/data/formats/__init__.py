@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibre.errors import UserError
+
 Pixels = npt.NDArray[np.uint8]  # [N, H, W, C], C = 1 or 3
 Labels = npt.NDArray[np.int64]  # [N], indices into the class names
 
@@ -48,9 +50,22 @@ class Raw:
     unlabelled: Part | None = None
 
 
-def number_classes(*parts: Sequence[Any]) -> tuple[tuple[str, ...], list[Labels]]:
-    """Class names in sorted order, and the labels of each part as indices into them."""
-    values = sorted(set().union(*parts))
-    index = {value: i for i, value in enumerate(values)}
-    labels = [np.array([index[value] for value in part], dtype=np.int64) for part in parts]
-    return tuple(str(value) for value in values), labels
+def number_classes(
+    place: Path, *parts: Sequence[Any], classes: tuple[str, ...] | None = None
+) -> tuple[tuple[str, ...], list[Labels]]:
+    """Class names, and the labels of each part as indices into them.
+
+    Labels are numbers or names of any kind; with ``classes``, names or indices of those.
+    """
+    if classes is None:
+        values = sorted(set().union(*parts))
+        classes = tuple(str(value) for value in values)
+        index = {value: i for i, value in enumerate(values)}
+    else:
+        index = {name: i for i, name in enumerate(classes)} | {i: i for i in range(len(classes))}
+    for value in set().union(*parts) - index.keys():
+        raise UserError(
+            f"{place}: the label {value!r} is neither the name nor the number of one of the "
+            f"{len(classes)} classes, from 0 = {classes[0]} to {len(classes) - 1} = {classes[-1]}"
+        )
+    return classes, [np.array([index[value] for value in part], np.int64) for part in parts]

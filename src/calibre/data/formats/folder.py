@@ -45,7 +45,9 @@ def read(place: Path, files: list[Path]) -> Raw:
     test = [file for file in files if in_parts and folders[file][0] == "test"]
     if not train:
         raise UserError(f"{place} has images in test/ but none in train/")
-    classes, labels = number_classes(*([below[f][-1] for f in part] for part in (train, test)))
+    classes, labels = number_classes(
+        place, *([below[f][-1] for f in part] for part in (train, test))
+    )
     parts = [
         Part(
             [EncodedImage(str(file), file) for file in part],

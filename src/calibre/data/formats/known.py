@@ -16,6 +16,7 @@ class Layout:
     read: Callable[[Path], Raw]
     folders: tuple[str, ...]  # below the data root, or absolute; the first that fits is taken
     files: tuple[str, ...]  # patterns; a folder fits where each of them matches
+    optional: tuple[str, ...] = ()  # patterns of files that may be missing
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,13 @@ KNOWN = {
         test=8_000,
         unlabelled=100_000,
         classes=10,
-        layouts=(Layout(stl10.read, ("stl10/stl10_binary", "stl10", "stl10_binary"), stl10.FILES),),
+        layouts=(
+            Layout(
+                stl10.read,
+                ("stl10/stl10_binary", "stl10", "stl10_binary"),
+                stl10.FILES,
+                optional=(stl10.UNLABELLED_FILE,),
+            ),
+        ),
     ),
 }

@@ -2,18 +2,19 @@
 
 Either ``images`` and ``labels`` (and ``clients``), or ``x_train``, ``y_train``, ``x_test``,
 ``y_test`` (and ``clients_train``, ``clients_test``); with either, ``classes`` may name the
-classes that integer labels index. Images are uint8, [N, H, W] or [N, H, W, C] with C = 1 or 3;
-labels and clients are integers or strings, [N].
+classes in the order that integer labels count them. Images are uint8, [N, H, W] or [N, H, W, C]
+with C = 1 or 3; labels and clients are integers or strings, [N].
 """
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibre.data.formats import Labels, Part, Pixels, Raw, number_classes
+from calibre.data.formats import Part, Pixels, Raw, number_classes
 from calibre.errors import UserError
 
 ONE_PART = (("images", "labels", "clients"),)
@@ -24,7 +25,7 @@ def read(path: Path) -> Raw:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(
             f"{path} cannot be read as an .npz file of plain arrays: {error}"
         ) from error
@@ -35,20 +36,14 @@ def read(path: Path) -> Raw:
                 f"{path} has no array '{key}', only {', '.join(sorted(arrays)) or 'nothing'}; it "
                 "needs images and labels, or x_train, y_train, x_test and y_test"
             )
-    classes, labels = _classes(arrays, [arrays[y].ravel().tolist() for _, y, _ in keys])
+    names = tuple(map(str, arrays["classes"])) if "classes" in arrays else None
+    values = (arrays[y].ravel().tolist() for _, y, _ in keys)
+    classes, labels = number_classes(path, *values, classes=names)
     parts = [
         Part(_images(path, x, arrays[x]), part_labels, _owners(arrays, clients))
         for (x, _, clients), part_labels in zip(keys, labels, strict=True)
     ]
     return Raw(classes, *parts)
-
-
-def _classes(
-    arrays: Mapping[str, Any], labels: list[list[Any]]
-) -> tuple[tuple[str, ...], list[Labels]]:
-    if "classes" in arrays:
-        return tuple(map(str, arrays["classes"])), [np.array(y, dtype=np.int64) for y in labels]
-    return number_classes(*labels)
 
 
 def _owners(arrays: Mapping[str, Any], key: str) -> list[str] | None:

@@ -1,7 +1,8 @@
 """Parquet files with an image column and a label column, as Hugging Face lays them out.
 
 An image is a struct of ``bytes`` and ``path``, or binary, or the path of a file relative to the
-parquet file. In a folder, files named train... and test... are those parts.
+parquet file. In a folder, files named train... and test... are those parts. (The cache notices
+changes of parquet files, not of image files that they point to.)
 """
 
 import json
@@ -9,8 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from calibre.data.formats import EncodedImage, Part, Raw, number_classes
 from calibre.errors import UserError
@@ -48,10 +47,7 @@ def read(
     if not train:
         raise UserError(f"{place} holds no training images")
     values = [[row[1] for row in part] for part in (train, test)]
-    if classes:
-        labels = [np.array(part, dtype=np.int64) for part in values]
-    else:
-        classes, labels = number_classes(*values)
+    classes, labels = number_classes(place, *values, classes=classes)
     parts = [
         Part(
             [row[0] for row in part],
