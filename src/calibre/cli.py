@@ -167,17 +167,32 @@ def doctor(
 @data_app.command("list")
 def data_list(as_json: AsJson = False) -> None:
     """Known data sets, and where they were found or how to get them."""
-    import dataclasses
-
     from calibre.data.sources import describe
 
-    rows = [dataclasses.asdict(row) for row in describe()]
+    columns = ("about", "shape", "train", "test", "unlabelled", "classes")
+    rows: list[dict[str, Any]] = [
+        {
+            "name": row.name,
+            **{column: getattr(row.known, column) for column in columns},
+            "found": str(row.found) if row.found else None,
+            "get": row.get,
+        }
+        for row in describe()
+    ]
     if as_json:
-        print(json.dumps(rows, indent=2, default=str))
+        print(json.dumps(rows, indent=2))
         return
-    table = Table(*rows[0])
+    table = Table("name", "what", "images", "where")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        size = " x ".join(map(str, row["shape"]))
+        counts = f"{row['train']:,} + {row['test']:,} test"
+        more = f" + {row['unlabelled']:,} unlabelled" if row["unlabelled"] else ""
+        table.add_row(
+            row["name"],
+            row["about"],
+            f"{counts}{more}, {size}, {row['classes']} classes",
+            row["found"] or row["get"],
+        )
     Console().print(table)
 
 
@@ -224,13 +239,10 @@ def data_show(
 
     settings = experiments.read(experiment, set_ or ())
     federation = build(load(settings.data), settings.federation, settings.seed)
-    summary = federation.datasheet
     pictures = draw(federation, out)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print(json.dumps({**federation.datasheet, "hash": federation.hash}, indent=2))
         return
-    table = Table(show_header=False)
-    for name, value in summary.items():
-        table.add_row(str(name), str(value))
-    Console().print(table)
+    print(federation.datasheet["description"])
+    print("hash", federation.hash)
     print("drawn as", " and ".join(str(picture) for picture in pictures))

@@ -46,7 +46,7 @@ class FederationSettings(Settings):
     clients: Positive | None = None  # that train; default 16, or every owner but the novel ones
     novel: Count = 8  # that only personalise, after training
     samples: Positive | None = None  # training images per client; default as many as there are
-    test_samples: Positive | None = None  # test images per client; default as many as there are
+    test_samples: Positive | None = None  # test images per client; default up to 200, or its share
     classes: Positive = 2  # S of quantity (Q-non-iid): classes per client
     alpha: Annotated[float, Field(gt=0)] = 0.3  # of dirichlet (D-non-iid)
     overlap: Literal["disjoint", "independent"] = "disjoint"  # may two clients hold one image?
