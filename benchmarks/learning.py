@@ -75,12 +75,19 @@ def table(results: dict[str, list[dict[str, Any]]], seeds: list[int]) -> str:
         cells = [
             _over_seeds([run[group][key] * scale for run in runs], digits)
             for group in ("train", "novel")
-            for key, scale, digits in (("mean", 100, 2), ("variance", 1, 4), ("worst_tenth", 100, 1))
+            for key, scale, digits in (
+                ("mean", 100, 2),
+                ("variance", 1, 4),
+                ("worst_tenth", 100, 1),
+            )
         ]
         seconds = [run["seconds"] for run in runs if "seconds" in run]
         cells.append(f"{statistics.mean(seconds):.0f}" if seconds else "")
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "Calibre against pFL-SimCLR, mean of trained / novel clients in points, by seed: "]
+    lines += [
+        "",
+        "Calibre against pFL-SimCLR, mean of trained / novel clients in points, by seed: ",
+    ]
     lines[-1] += "; ".join(
         " / ".join(f"{(c[g]['mean'] - p[g]['mean']) * 100:+.2f}" for g in ("train", "novel"))
         for c, p in zip(calibre, results["pFL-SimCLR"], strict=True)

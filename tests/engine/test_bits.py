@@ -1,4 +1,4 @@
-"""The same experiment gives the same bits: whoever does the work, and however often it is killed."""
+"""The same experiment gives the same bits, whoever does the work, however often it is killed."""
 
 import subprocess
 import sys

@@ -94,7 +94,7 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path, tiny):
 
 def test_a_place_that_cannot_be_a_folder_is_named(tmp_path, tiny):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot use .*file"):
+    with pytest.raises(UserError, match=r"cannot use .*file"):
         RunFolder(tmp_path / "file").open(tiny())
 
 

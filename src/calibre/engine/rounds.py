@@ -166,14 +166,15 @@ class Run:
         self, outcomes: Iterator[Outcome], reports: dict[int, dict[str, float]]
     ) -> Iterator[Update]:
         """The good updates of a round, one at a time; the others are named and left out."""
+        expected = self.method.expected_update(self.state)
         for outcome in outcomes:
             client = outcome.job.clients[0]
             error = outcome.error
             shared = grouped(outcome.tensors)
             if error is None:
                 try:
-                    for group, expected in self.state.groups.items():
-                        check_like(shared.get(group, {}), expected)
+                    for group, like in expected.items():
+                        check_like(shared.get(group, {}), like)
                 except ValueError as problem:
                     error = f"its update was refused: {problem}"
             if error is not None:

@@ -33,7 +33,8 @@ class SGD(Settings):
 @dataclass(frozen=True)
 class Batch:
     rows: Tensor  # indices into the site's images
-    step: int  # of this local training, from 0
+    epoch: int  # of this local training, from 0
+    step: int  # likewise
     generator: torch.Generator  # for augmentation
 
 
@@ -69,7 +70,7 @@ def train(
         seen = 0
         report = {}
         for rows in shuffled_batches(examples, sgd.batch, site.generator("batches", epoch)):
-            batch = Batch(rows, step, site.generator("views", step))
+            batch = Batch(rows, epoch, step, site.generator("views", step))
             optimizer.zero_grad()
             with torch.autocast(site.device.type, torch.bfloat16, enabled=site.amp):
                 terms = loss(batch)

@@ -11,9 +11,10 @@ from torch import nn
 
 from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization
+from calibre.methods.method import Method, Personalization, ServerState
 from calibre.methods.supervised import SUPERVISED_SGD, train_classifier
 from calibre.models.network import Problem, build_classifier
+from calibre.tensors import Tensors
 
 
 class Local(Method):
@@ -34,5 +35,6 @@ class Local(Method):
     def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
         return ()
 
-    def personalize(self, site: Site) -> None:
+    def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
         train_classifier(site, self.sgd, self.epochs)
+        return site.network

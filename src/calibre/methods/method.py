@@ -85,6 +85,10 @@ class Method(Settings):
         """Train at one client, starting from the server's state and what the client kept."""
         raise NotImplementedError
 
+    def expected_update(self, server: ServerState) -> dict[str, Tensors]:
+        """What ``Update.shared`` must look like: an update of other names or shapes is refused."""
+        return server.groups
+
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
         """The server's next state; ``updates`` is a stream in client order, read once."""
         mean = WeightedMean()
@@ -92,6 +96,9 @@ class Method(Settings):
             mean.add(update.shared["model"], update.weight)
         return server.next(model=mean.result())
 
-    def personalize(self, site: Site) -> None:
-        """Make ``site.network`` the client's own; only for ``native`` methods."""
+    def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
+        """The client's own model: images in, logits out; only for ``native`` methods.
+
+        ``site.network`` is loaded as described above.
+        """
         raise NotImplementedError

@@ -32,18 +32,22 @@ def shared_parts(network: nn.Module, exchange: Exchange) -> tuple[str, ...]:
 
 
 def kept_parts(network: nn.Module, exchange: Exchange) -> Tensors | None:
-    """The online heads, where they stay with the client."""
-    if exchange == "model":
-        return None
-    return take(network, [part for part in cast(Objective, network).shared if part != "encoder"])
+    """What stays with the client: the objective's own memory, and heads that do not travel."""
+    objective = cast(Objective, network)
+    travelling = shared_parts(network, exchange)
+    parts = [part for part in (*objective.shared, *objective.kept) if part not in travelling]
+    return take(network, parts) if parts else None
 
 
 def train_objective(site: Site, sgd: SGD, extra: Extra | None = None) -> dict[str, float]:
     """E epochs of the objective (plus ``extra`` terms) over all images, labelled or not."""
     network = cast(Objective, site.network.train())
-    network.begin_round()
+    network.calibrated = extra is not None
+    network.begin_round(lambda count: one_view(site, count))
+    epochs = site.training.rounds * site.training.epochs
 
     def loss(batch: Batch) -> dict[str, Tensor]:
+        network.progress = (site.round * site.training.epochs + batch.epoch) / epochs
         pair: Pair = network(*site.two_views(batch.rows, batch.generator))
         terms = {"loss": pair.loss, "l_s": pair.loss, **collapse_monitors(pair)}
         if extra is not None:
@@ -59,8 +63,16 @@ def train_objective(site: Site, sgd: SGD, extra: Extra | None = None) -> dict[st
         epochs=site.training.epochs,
         sgd=sgd,
         parameters=network.parameters(),
+        before_step=network.before_step,
         after_step=network.after_step,
     )
+
+
+def one_view(site: Site, count: int) -> Tensor:
+    """One view each of at most ``count`` of the client's images, chosen at random."""
+    generator = site.generator("first-views")
+    order = torch.randperm(len(site.images), generator=generator, device=site.device)
+    return site.two_views(order[:count], generator)[0]
 
 
 @torch.no_grad()

@@ -91,7 +91,7 @@ def _whole_network(
     network = site.network
     own: tuple[str, ...] = ()
     if method.personalization() == "native":
-        method.personalize(site)
+        network = method.personalize(state, kept, site)
         own = tuple(name for name, _ in network.named_children())
     elif method.personalization() == "head":
         network = _finetuned(site, settings, classes)

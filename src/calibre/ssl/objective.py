@@ -1,5 +1,6 @@
 """The contract of a self-supervised objective."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated, ClassVar, NamedTuple, Protocol
 
@@ -20,20 +21,33 @@ class Pair(NamedTuple):
     h_b: Tensor
 
 
-class Objective(nn.Module):
-    """The network of an objective (encoder, heads, momentum copies) together with its loss."""
+Sample = Callable[[int], Tensor]  # n -> one view each of at most n of the client's images
 
-    shared: ClassVar[tuple[str, ...]]  # the parts that travel; all else stays with the client
+
+class Objective(nn.Module):
+    """The network of an objective (encoder, heads, momentum copies) together with its loss.
+
+    What a step of training does is, in this order: ``forward``, backward, ``before_step``, the
+    optimizer's step, ``after_step``. What must not be trained has ``requires_grad`` off.
+    """
+
+    shared: tuple[str, ...] = ()  # the parts that travel: encoder and online heads
+    kept: tuple[str, ...] = ()  # the parts that stay with the client from one round to its next
+    progress: float = 0.0  # of the whole run, 0 to 1, by global epochs: for schedules
+    calibrated: bool = False  # whether z and h of both views will be used
     encoder: nn.Module
 
-    def begin_round(self) -> None:
-        """After the shared parts were received: set up momentum copies, queues, groups."""
+    def begin_round(self, sample: Sample) -> None:
+        """After the round's tensors were received: set up momentum copies, queues, groups."""
 
     def forward(self, a: Tensor, b: Tensor) -> Pair:
         raise NotImplementedError
 
+    def before_step(self) -> None:
+        """Between backward and the optimizer's step: may change gradients."""
+
     def after_step(self) -> None:
-        """After each optimizer step: momentum, queues, groups."""
+        """After the optimizer's step: momentum copies, queues, groups."""
 
 
 class ObjectiveSettings(Protocol):
