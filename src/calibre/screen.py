@@ -17,6 +17,7 @@ from rich.progress import (
 from rich.table import Table
 
 from calibre.engine.events import Event
+from calibre.report.figures import FLOORS
 
 
 class LiveView:
@@ -113,12 +114,11 @@ def result_table(metrics: Mapping[str, Any]) -> Table:
     table.add_column("model", no_wrap=True)
     for _, title, _, _ in COLUMNS:
         table.add_column(title, justify="right")
-    names = {"untrained": "untrained encoder", "local": "local only"}
     for group, title in (("train", "trained"), ("novel", "novel")):
         if not metrics[group]["clients"]:
             continue
         rows = {metrics["method"]: metrics[group]}
-        rows |= {names[floor]: figures[group] for floor, figures in metrics["floors"].items()}
+        rows |= {FLOORS[floor][0]: figures[group] for floor, figures in metrics["floors"].items()}
         for i, (name, figures) in enumerate(rows.items()):
             cells = [f"{figures[key] * scale:.{digits}f}" for key, _, scale, digits in COLUMNS]
             who = f"{figures['clients']} {title}" if i == 0 else ""

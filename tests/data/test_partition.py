@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibre.data import partition
-from calibre.data.partition import Parts
+from calibre.data.parts import Parts
 from calibre.errors import UserError
 from calibre.rng import numpy_stream
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from calibre.data.federation import Federation
-from calibre.data.partition import Parts
+from calibre.data.parts import Parts
 from calibre.report.federation_figure import columns, draw
 
 

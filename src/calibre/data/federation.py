@@ -18,7 +18,8 @@ import safetensors
 import safetensors.numpy
 
 from calibre.data import partition
-from calibre.data.partition import Ints, Parts
+from calibre.data.datasheet import datasheet
+from calibre.data.parts import Ints, Parts
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 from calibre.experiment import FederationSettings
@@ -182,7 +183,7 @@ def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
         test_table=test.table(pool.labels, len(pool.classes)),
         datasheet={},
     )
-    return replace(federation, datasheet=_datasheet(federation, pool, settings, seed))
+    return replace(federation, datasheet=datasheet(federation, pool, settings, seed))
 
 
 def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:
@@ -304,63 +305,6 @@ def _unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: in
     counts = partition.split_evenly(np.array([images]), takes) if each is None else takes * each
     rng = numpy_stream(seed, "federation/unlabelled")
     return partition.deal(counts, np.zeros(images, np.int64), rng).shifted(pool.unlabelled.start)
-
-
-def _datasheet(
-    federation: Federation, pool: Pool, settings: FederationSettings, seed: int
-) -> dict[str, Any]:
-    made = {
-        "iid": "Every client's images are taken at random (iid)",
-        "quantity": f"Every client holds {settings.classes} classes (Q-non-iid)",
-        "dirichlet": f"Every client's class mix is drawn from Dir({settings.alpha:g}) (D-non-iid)",
-        "natural": "Every client holds the images of one owner",
-    }[settings.scheme]
-    per_client = {
-        "labelled": federation.labelled.sizes,
-        "unlabelled": federation.unlabelled.sizes,
-        "test": federation.test.sizes,
-        "classes": np.count_nonzero(federation.train_table, axis=1),
-    }
-    spread = {name: _spread(values) for name, values in per_client.items()}
-    used = np.zeros(len(pool.labels), np.int64)
-    for parts in (federation.labelled, federation.unlabelled, federation.test):
-        np.add.at(used, parts.indices, 1)
-    unused = {
-        part: int((_of(used, getattr(pool, part)) == 0).sum())
-        for part in ("train", "test", "unlabelled")
-    }
-    shared = int((_of(used, pool.train) > 1).sum())
-    return {
-        "description": (
-            f"{len(federation)} clients of {pool.name}: {federation.training} train, "
-            f"{len(federation.novel_ids)} are novel and only personalise. {made}. A client has "
-            f"{_words(spread['labelled'])} labelled and {_words(spread['unlabelled'])} unlabelled "
-            f"images to train on, of {_words(spread['classes'])} of {len(pool.classes)} classes, "
-            f"and {_words(spread['test'])} test images. {shared or 'No'} training images are held "
-            f"by more than one client; {unused['train']} of {len(pool.train)} are not used."
-        ),
-        "pool": {
-            "name": pool.name,
-            "fingerprint": pool.fingerprint,
-            "images": {part: len(getattr(pool, part)) for part in unused},
-        },
-        "settings": settings.model_dump(mode="json", exclude_none=True),
-        "seed": seed,
-        "clients": {"training": federation.training, "novel": len(federation.novel_ids)},
-        "classes": list(pool.classes),
-        "per_client": spread,
-        "shared": shared,
-        "unused": unused,
-    }
-
-
-def _spread(values: Ints) -> dict[str, float]:
-    return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
-
-
-def _words(spread: dict[str, float]) -> str:
-    low, high = spread["min"], spread["max"]
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _of(values: npt.NDArray[Scalar], part: range) -> npt.NDArray[Scalar]:

@@ -7,77 +7,18 @@ Shapes: C clients (novel ones included), K classes, S classes per client.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from calibre.data.parts import Floats, Ints, Labels, Mask, Parts
 from calibre.errors import UserError
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Table = TypeVar("Table", Ints, Floats)
 Streams = Callable[[int], np.random.Generator]  # a client's own generator
 
 SWEEPS = 50  # of iterative proportional fitting
 TINY = 1e-300  # keeps 0 / 0 at 0
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """Every client's image indices in one flat array: client i holds offsets[i] to offsets[i+1]."""
-
-    indices: npt.NDArray[np.int32]  # ascending within a client
-    offsets: Ints  # [C + 1]
-
-    def __post_init__(self) -> None:
-        self.indices.flags.writeable = False  # a client that shuffles in place would harm others
-
-    @classmethod
-    def of(cls, clients: npt.ArrayLike, indices: npt.ArrayLike, count: int) -> "Parts":
-        """From pairs: the image ``indices[j]`` goes to ``clients[j]``, one of 0 to count - 1."""
-        clients, indices = np.asarray(clients, np.int64), np.asarray(indices, np.int64)
-        ordered = np.sort(clients << 32 | indices)  # one key for the pair: ten times np.lexsort
-        sizes = np.bincount(clients, minlength=count)
-        return cls(ordered.astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, client: int) -> npt.NDArray[np.int32]:
-        return self.indices[self.offsets[client] : self.offsets[client + 1]]
-
-    @property
-    def sizes(self) -> Ints:
-        return np.diff(self.offsets)
-
-    @property
-    def clients(self) -> Ints:
-        """The client of each entry of ``indices``."""
-        return np.repeat(np.arange(len(self)), self.sizes)
-
-    def shifted(self, by: int) -> "Parts":
-        """The same images counted from elsewhere, e.g. from the start of the pool."""
-        return Parts(self.indices + np.int32(by), self.offsets)
-
-    def where(self, keep: Mask) -> "Parts":
-        return Parts.of(self.clients[keep], self.indices[keep], len(self))
-
-    def joined(self, other: "Parts") -> "Parts":
-        """Both clients' shares put together."""
-        return Parts.of(
-            np.concatenate([self.clients, other.clients]),
-            np.concatenate([self.indices, other.indices]),
-            len(self),
-        )
-
-    def table(self, labels: Labels, classes: int) -> Ints:
-        """How many images of each class a client holds: [C, K]."""
-        cells = self.clients * classes + labels[self.indices]
-        return np.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
 
 
 # How many images of each class: the schemes -------------------------------------------------------

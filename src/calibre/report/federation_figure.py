@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from calibre.data.federation import Federation
-from calibre.data.partition import Floats, Ints
+from calibre.data.parts import Floats, Ints
 
 COLUMNS = 400  # more clients than that share columns
 IN_ORDER = 60  # up to so many clients are shown by id, more of them by their main class

@@ -1,0 +1,69 @@
+"""A federation's datasheet: what a reader wants to know of it, in words and numbers."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibre.data.parts import Ints
+from calibre.data.pool import Pool
+from calibre.experiment import FederationSettings
+
+if TYPE_CHECKING:
+    from calibre.data.federation import Federation
+
+
+def datasheet(
+    federation: "Federation", pool: Pool, settings: FederationSettings, seed: int
+) -> dict[str, Any]:
+    made = {
+        "iid": "Every client's images are taken at random (iid)",
+        "quantity": f"Every client holds {settings.classes} classes (Q-non-iid)",
+        "dirichlet": f"Every client's class mix is drawn from Dir({settings.alpha:g}) (D-non-iid)",
+        "natural": "Every client holds the images of one owner",
+    }[settings.scheme]
+    per_client = {
+        "labelled": federation.labelled.sizes,
+        "unlabelled": federation.unlabelled.sizes,
+        "test": federation.test.sizes,
+        "classes": np.count_nonzero(federation.train_table, axis=1),
+    }
+    spread = {name: _spread(values) for name, values in per_client.items()}
+    used = np.zeros(len(pool.labels), np.int64)
+    for parts in (federation.labelled, federation.unlabelled, federation.test):
+        np.add.at(used, parts.indices, 1)
+    unused = {
+        part: int((used[getattr(pool, part)] == 0).sum())
+        for part in ("train", "test", "unlabelled")
+    }
+    shared = int((used[pool.train] > 1).sum())
+    return {
+        "description": (
+            f"{len(federation)} clients of {pool.name}: {federation.training} train, "
+            f"{len(federation.novel_ids)} are novel and only personalise. {made}. A client has "
+            f"{_words(spread['labelled'])} labelled and {_words(spread['unlabelled'])} unlabelled "
+            f"images to train on, of {_words(spread['classes'])} of {len(pool.classes)} classes, "
+            f"and {_words(spread['test'])} test images. {shared or 'No'} training images are held "
+            f"by more than one client; {unused['train']} of {len(pool.train)} are not used."
+        ),
+        "pool": {
+            "name": pool.name,
+            "fingerprint": pool.fingerprint,
+            "images": {part: len(getattr(pool, part)) for part in unused},
+        },
+        "settings": settings.model_dump(mode="json", exclude_none=True),
+        "seed": seed,
+        "clients": {"training": federation.training, "novel": len(federation.novel_ids)},
+        "classes": list(pool.classes),
+        "per_client": spread,
+        "shared": shared,
+        "unused": unused,
+    }
+
+
+def _spread(values: Ints) -> dict[str, float]:
+    return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
+
+
+def _words(spread: dict[str, float]) -> str:
+    low, high = spread["min"], spread["max"]
+    return f"{low}" if low == high else f"{low} to {high}"
