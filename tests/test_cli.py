@@ -61,6 +61,7 @@ def test_json_is_all_that_programs_read(tmp_path):
         (["resume", "nowhere"], "not a run folder"),
         (["data", "download", "cifar11"], "did you mean 'cifar1"),
         (["run", "--set", "engine.device=cuda"], "no GPU"),
+        (["run", "--set", "network.encoder=vgg"], "no network.encoder called 'vgg'"),
     ],
 )
 def test_a_users_mistake_is_a_message_and_exit_code_2(
@@ -73,6 +74,7 @@ def test_a_users_mistake_is_a_message_and_exit_code_2(
         cli.main()
     said = capsys.readouterr()
     assert ended.value.code == 2
+    assert list(tmp_path.iterdir()) == []
     assert message in " ".join(said.err.split())
     assert said.out == ""
 

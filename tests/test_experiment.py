@@ -43,6 +43,8 @@ def test_names_and_tables_are_the_same_thing():
         ("method.sgd.lr=nan", "method.sgd.lr = nan"),
         ("method.prototypes.alfa_p=1", "'method.prototypes.alfa_p': did you mean 'alpha_p'"),
         ("method=nowhere:Thing", "'nowhere:Thing' cannot be loaded"),
+        ("method=5", "method = 5: give a name"),
+        ("method.objective=[1]", "method.objective = [1]: give a name"),
         ("rounds", "write section.key=value"),
         ("=3", "write section.key=value"),
     ],

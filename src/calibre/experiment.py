@@ -83,6 +83,7 @@ class TrainingSettings(Settings):
     rounds: Count = 30
     clients_per_round: Positive = 8
     epochs: Positive = 3  # local epochs per round
+    amp: bool = False  # automatic mixed precision (bfloat16), on cuda
 
 
 class PersonalSettings(Settings):
@@ -97,11 +98,10 @@ class PersonalSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """Where and how safely it runs. Nothing here changes a result."""
+    """Where and how safely it runs, not what is computed (a GPU may round differently)."""
 
     workers: Count | None = None  # processes of one thread each; 0: this process; default: cores
     device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
-    amp: bool = False  # automatic mixed precision, on cuda
     quorum: Fraction = 0.5  # of a round's clients that must succeed
     checkpoint_every: Positive = 1  # rounds
     keep: Positive = 2  # checkpoints

@@ -61,6 +61,8 @@ def named(what: str, table: Mapping[str, str], default: str) -> Callable[[Any], 
     def resolve(value: Any) -> Any:
         if isinstance(value, Settings):
             return value
+        if not isinstance(value, str | Mapping):
+            raise UserError(f"{what} = {value!r}: give a name; {nearest(str(value), table)}")
         fields = {"name": value} if isinstance(value, str) else {"name": default, **value}
         return validate(look_up(what, fields["name"], table), fields, path=f"{what}.")
 

@@ -9,8 +9,8 @@ SERVER = Machine(cores=32, gpus=2, mps=False)
 MAC = Machine(cores=8, gpus=0, mps=True)
 
 
-def devices(machine, **settings):
-    return plan(EngineSettings(**settings), machine)
+def devices(machine, amp=False, **settings):
+    return plan(EngineSettings(**settings), machine, amp)
 
 
 def test_one_cpu_worker_per_core():
@@ -22,6 +22,10 @@ def test_one_cpu_worker_per_core():
 def test_one_worker_per_gpu():
     assert devices(SERVER, device="auto") == ["cuda:0", "cuda:1"]
     assert devices(SERVER, device="cuda", workers=3) == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_mixed_precision_is_for_gpus():
+    assert devices(SERVER, device="cuda", amp=True) == ["cuda:0", "cuda:1"]
 
 
 def test_auto_takes_what_there_is():
@@ -40,7 +44,7 @@ def test_no_workers_means_this_process():
     [
         (LAPTOP, {"device": "cuda"}, "torch sees no GPU"),
         (SERVER, {"device": "mps"}, "there is none here"),
-        (LAPTOP, {"amp": True}, "engine.amp needs engine.device = 'cuda'"),
+        (LAPTOP, {"amp": True}, "training.amp needs engine.device = 'cuda'"),
     ],
 )
 def test_devices_that_are_not_there_are_named(machine, settings, message):

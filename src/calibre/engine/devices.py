@@ -28,14 +28,14 @@ class Machine:
         )
 
 
-def plan(settings: EngineSettings, machine: Machine) -> list[str]:
+def plan(settings: EngineSettings, machine: Machine, amp: bool = False) -> list[str]:
     """The device of each worker; an empty list means: in this process, on :func:`main_device`.
 
     CPU workers have one thread each, so there are as many as cores; a GPU is kept busy by one.
     """
     kind = choose(settings, machine)
-    if settings.amp and kind != "cuda":
-        raise UserError(f"engine.amp needs engine.device = 'cuda'; the device here is '{kind}'")
+    if amp and kind != "cuda":
+        raise UserError(f"training.amp needs engine.device = 'cuda'; the device here is '{kind}'")
     if settings.workers == 0:
         return []
     if kind == "cuda":

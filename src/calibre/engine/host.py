@@ -127,7 +127,8 @@ class Host:
             views=self.views,
             normalization=self.normalization,
             device=self.device,
-            amp=self.experiment.engine.amp and self.device.type == "cuda",
+            amp=self.experiment.training.amp,
+            clients=len(self.federation.train_ids),
         )
 
     def _test(self, client: int) -> TestSet:

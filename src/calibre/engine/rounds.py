@@ -28,7 +28,7 @@ from calibre.report.metrics import ClientResult
 from calibre.report.results import write_results
 from calibre.tensors import EmptyMeanError, check_like, grouped
 
-PERSONAL_GROUP = 32  # clients whose heads are trained together; fixed, so that bits are too
+LARGEST_GROUP = 32  # clients whose personal models are one job
 
 
 def run(
@@ -42,15 +42,16 @@ def run(
     ``prepared`` are worker processes that were started early, while this one was still loading.
     """
     started = time.monotonic()
-    devices = plan(experiment.engine, machine := Machine.here())
+    devices = plan(experiment.engine, machine := Machine.here(), experiment.training.amp)
     pool = load(experiment.data, progress=_loading(emit))
     federation = federations.build(pool, experiment.federation, experiment.seed)
+    device = torch.device(main_device(experiment.engine, machine))
+    host = Host(experiment, pool, federation, folder, device)
+    host.load(METHOD)
     store = RunFolder(folder)
-    store.open(experiment)  # not before all that a user may have wrong was looked at
+    store.open(experiment)  # only now: what a user may have got wrong leaves no folder behind
     try:
         _keep(federation, experiment, folder)
-        device = torch.device(main_device(experiment.engine, machine))
-        host = Host(experiment, pool, federation, folder, device)
         workers: Workers = Processes(folder, devices, prepared) if devices else InProcess(host)
         try:
             return Run(experiment, store, federation, host, workers, emit, started).finish()
@@ -64,6 +65,17 @@ def select(seed: int, round_: int, clients: int, count: int) -> list[int]:
     """The clients of a round, in order: the same for every method of the same seed."""
     chosen = rng.numpy_stream(seed, "selection", round_).choice(clients, count, replace=False)
     return sorted(int(client) for client in chosen)
+
+
+def personal_group(clients: int, method: Method) -> int:
+    """How many clients' personal models are made in one job.
+
+    Heads are trained together; whole networks one by one. It must not depend on the number of
+    workers, since who is in a group decides how sums are rounded.
+    """
+    if method.personalization() == "native":
+        return 1
+    return max(4, min(LARGEST_GROUP, -(-clients // 8)))
 
 
 class Run:
@@ -208,10 +220,12 @@ class Run:
     def _personalize(self, role: str) -> dict[int, float]:
         """The accuracy of every client's personal model."""
         state = self.state if role == METHOD else self.host.initial_state(role)
+        method = method_of(self.experiment, role)
         ids = range(len(self.federation))
-        groups = [ids[i : i + PERSONAL_GROUP] for i in range(0, len(ids), PERSONAL_GROUP)]
+        size = personal_group(len(ids), method)
+        groups = [ids[i : i + size] for i in range(0, len(ids), size)]
         jobs = [Job("personalize", tuple(group), role) for group in groups]
-        label = method_of(self.experiment, role).label
+        label = method.label
         scores: dict[int, float] = {}
         for outcome in self.workers.run(state, jobs):
             if outcome.error is not None:
