@@ -9,12 +9,35 @@ METHODS = {
     "pfl-ssl": "calibre.methods.pfl_ssl:PflSsl",
     "fedavg": "calibre.methods.fedavg:FedAvg",
     "fedavg-ft": "calibre.methods.fedavg:FedAvg",
+    "scaffold": "calibre.methods.scaffold:Scaffold",
+    "scaffold-ft": "calibre.methods.scaffold:Scaffold",
+    "fedprox": "calibre.methods.fedprox:FedProx",
+    "fedprox-ft": "calibre.methods.fedprox:FedProx",
+    "fedbn": "calibre.methods.fedbn:FedBN",
+    "fedbn-ft": "calibre.methods.fedbn:FedBN",
+    "qffl": "calibre.methods.qffl:QFFL",
+    "qffl-ft": "calibre.methods.qffl:QFFL",
+    "perfedavg": "calibre.methods.perfedavg:PerFedAvg",
+    "perfedavg-hf": "calibre.methods.perfedavg:PerFedAvg",
+    "fedper": "calibre.methods.fedper:FedPer",
+    "fedrep": "calibre.methods.fedrep:FedRep",
+    "fedbabu": "calibre.methods.fedbabu:FedBABU",
+    "lg-fedavg": "calibre.methods.lg_fedavg:LGFedAvg",
+    "ditto": "calibre.methods.ditto:Ditto",
+    "apfl": "calibre.methods.apfl:APFL",
+    "fedproto": "calibre.methods.fedproto:FedProto",
     "local": "calibre.methods.local:Local",
+    "local-convergent": "calibre.methods.local:Local",
     "untrained": "calibre.methods.untrained:Untrained",
 }
 
 OBJECTIVES = {
     "simclr": "calibre.ssl.simclr:SimCLR",
+    "byol": "calibre.ssl.byol:BYOL",
+    "simsiam": "calibre.ssl.simsiam:SimSiam",
+    "moco": "calibre.ssl.moco:MoCo",
+    "swav": "calibre.ssl.swav:SwAV",
+    "smog": "calibre.ssl.smog:SMoG",
 }
 
 ENCODERS = {

@@ -14,13 +14,13 @@ def belongs(name: str, parts: Iterable[str]) -> bool:
     return any(name == part or name.startswith(part + ".") for part in parts)
 
 
-def take(module: nn.Module, parts: Iterable[str]) -> Tensors:
-    """Copies, on the CPU, of all parameters and buffers of the named parts."""
-    parts = tuple(parts)
+def take(module: nn.Module, parts: Iterable[str] | None = None) -> Tensors:
+    """Copies, on the CPU, of all parameters and buffers of the named parts, or of everything."""
+    parts = None if parts is None else tuple(parts)
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format).cpu()
         for name, tensor in module.state_dict().items()
-        if belongs(name, parts)
+        if parts is None or belongs(name, parts)
     }
 
 

@@ -8,7 +8,7 @@ from calibre.models.network import Problem, build_classifier, build_encoder, fea
 ENCODERS = ["resnet18", "resnet10", "resnet8", "cnn"]
 
 
-def problem(encoder="cnn", size=32, channels=3, width=4, seed=0, stem="auto", classes=10):
+def problem(encoder="cnn", size=32, channels=3, width=8, seed=0, stem="auto", classes=10):
     settings = NetworkSettings(encoder=encoder, width=width, stem=stem)
     return Problem(size, channels, classes, settings, seed)
 
@@ -49,6 +49,11 @@ def test_the_common_start_depends_on_the_seed_alone():
     assert torch.equal(first.encoder.layers[0].weight, other.encoder.layers[0].weight)
     third = build_classifier(problem(seed=4))
     assert not torch.equal(first.encoder.layers[0].weight, third.encoder.layers[0].weight)
+
+
+def test_resnets_too_narrow_for_the_libraries_are_refused():
+    with pytest.raises(UserError, match=r"network.width = 4: a ResNet needs 8 or more"):
+        build_encoder(problem("resnet8", width=4))
 
 
 def test_an_unknown_encoder_is_named():

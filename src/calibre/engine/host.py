@@ -19,10 +19,10 @@ from calibre.experiment import Experiment
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
-from calibre.personal.personalize import Personal, TestSet, personalize
+from calibre.personal.personalize import Personal, Prepared, TestSet, personalize
 from calibre.registry import METHODS
 from calibre.settings import look_up
-from calibre.tensors import Tensors, take
+from calibre.tensors import Tensors, put, take
 
 
 def method_of(experiment: Experiment, role: str) -> Method:
@@ -69,12 +69,12 @@ class Host:
         if role not in self._loaded:
             method = method_of(self.experiment, role)
             network = to_fast_layout(method.build(self.problem), self.device)
-            parts = [name for name, _ in network.named_children()]
-            self._loaded[role] = Loaded(method, network, take(network, parts))
+            self._loaded[role] = Loaded(method, network, take(network))
         return self._loaded[role]
 
     def initial_state(self, role: str = METHOD) -> ServerState:
         loaded = self.load(role)
+        put(loaded.network, loaded.initial)
         return loaded.method.init(loaded.network)
 
     def update(self, state: ServerState, client: int) -> Update:
@@ -92,10 +92,7 @@ class Host:
     def personalize(self, state: ServerState, role: str, clients: Sequence[int]) -> list[Personal]:
         """Personal models of a group of clients, scored on their own test images."""
         loaded = self.load(role)
-        prepared = (
-            (self.site(role, state, client), self._kept(role, client, state), self._test(client))
-            for client in clients
-        )
+        prepared = (self._prepared(role, state, client) for client in clients)
         models = personalize(
             loaded.method, state, prepared, self.experiment.personal, len(self.pool.classes)
         )
@@ -104,8 +101,12 @@ class Host:
                 self.folder.clients.save_personal(model.client, model.tensors)
         return models
 
-    def _kept(self, role: str, client: int, state: ServerState) -> Tensors | None:
-        return self.folder.clients.load(client, state.round) if role == METHOD else None
+    def _prepared(self, role: str, state: ServerState, client: int) -> Prepared:
+        site = self.site(role, state, client)
+        kept = self.folder.clients.load(client, state.round) if role == METHOD else None
+        if kept is None:
+            kept = self.load(role).method.newcomer(state, site)
+        return site, kept, self._test(client)
 
     def site(self, role: str, state: ServerState, client: int) -> Site:
         """A client's data and the network of a role, ready for a method."""
@@ -129,6 +130,7 @@ class Host:
             device=self.device,
             amp=self.experiment.training.amp,
             clients=len(self.federation.train_ids),
+            personal=self.experiment.personal,
         )
 
     def _test(self, client: int) -> TestSet:

@@ -51,11 +51,13 @@ def train(
     parameters: Iterable[nn.Parameter],
     before_step: Callable[[], None] | None = None,
     after_step: Callable[[], None] | None = None,
+    stop: Callable[[dict[str, float]], bool] = lambda report: False,
 ) -> dict[str, float]:
     """Minimise ``loss(batch)["loss"]``; return the mean of every term over the last epoch.
 
     ``before_step`` may change the gradients (proximal terms, control variates); ``after_step``
-    follows the parameters (momentum networks, queues).
+    follows the parameters (momentum networks, queues); ``stop`` sees each epoch's mean terms and
+    may end the training before its time.
     """
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
     optimizer = torch.optim.SGD(
@@ -86,6 +88,8 @@ def train(
             seen += len(rows)
             step += 1
         report = {name: total / seen for name, total in report.items()}
+        if stop(report):
+            break
     return report
 
 

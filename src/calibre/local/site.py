@@ -1,13 +1,13 @@
 """One client's side of a round: its images, the network it may use, its own randomness."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from calibre import rng
 from calibre.data.augment import Normalization, Views, plain, two_views, weak
-from calibre.experiment import TrainingSettings
+from calibre.experiment import PersonalSettings, TrainingSettings
 from calibre.tensors import Tensors, put
 
 
@@ -28,6 +28,8 @@ class Site:
     normalization: Normalization
     device: torch.device
     amp: bool = False
+    clients: int = 1  # that take part in training, for methods whose server must know
+    personal: PersonalSettings = field(default_factory=PersonalSettings)
 
     def load(self, *states: Tensors | None) -> None:
         """The common start, overlaid by what was received and by what this client kept."""

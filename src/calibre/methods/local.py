@@ -1,9 +1,13 @@
 """Local only: every client trains a network of its own on its own labels, from the common start.
 
-The paper's Script-Fair baseline (10 epochs, as many as the other methods' personalisation): what
-a client has without any federation.
+What a client has without any federation, as the baselines of the Calibre paper's section V:
+
+- ``local``, its Script-Fair: 10 epochs, as many as the other methods' personalisation;
+- ``local-convergent``, its Script-Convergent: until the loss has settled (see :func:`converged`).
 """
 
+import statistics
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -19,12 +23,16 @@ from calibre.tensors import Tensors
 
 class Local(Method):
     title: ClassVar[str] = "local only"
-    paper: ClassVar[str] = "Script-Fair of the Calibre paper, section V"
+    paper: ClassVar[str] = "Script-Fair and Script-Convergent of the Calibre paper, section V"
     federated: ClassVar[bool] = False
 
-    name: Literal["local"] = "local"
-    epochs: Annotated[int, Field(ge=0)] = 10
+    name: Literal["local", "local-convergent"] = "local"
+    cap: Annotated[int, Field(ge=0)] = 200  # most epochs of local-convergent
     sgd: SGD = SUPERVISED_SGD
+
+    @property
+    def label(self) -> str:
+        return f"{self.title}, to convergence" if self.name == "local-convergent" else self.title
 
     def personalization(self) -> Personalization:
         return "native"
@@ -36,5 +44,30 @@ class Local(Method):
         return ()
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
-        train_classifier(site, self.sgd, self.epochs)
+        if self.name == "local-convergent":
+            train_to_convergence(site, self.sgd, self.cap)
+        else:
+            train_classifier(site, self.sgd, site.personal.epochs)
         return site.network
+
+
+def converged(losses: Sequence[float]) -> bool:
+    """Whether the 5-epoch mean of the loss improved by less than 1 % over 10 epochs."""
+    window, lag = 5, 10
+    if len(losses) < window + lag:
+        return False
+    recent = statistics.fmean(losses[-window:])
+    before = statistics.fmean(losses[-window - lag : -lag])
+    return recent >= 0.99 * before
+
+
+def train_to_convergence(site: Site, sgd: SGD, cap: int) -> list[float]:
+    """:func:`train_classifier`, ended once its loss has; the mean loss of every epoch."""
+    losses: list[float] = []
+
+    def settled(report: dict[str, float]) -> bool:
+        losses.append(report["loss"])
+        return converged(losses)
+
+    train_classifier(site, sgd, cap, stop=settled)
+    return losses

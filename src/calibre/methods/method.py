@@ -54,7 +54,8 @@ class Method(Settings):
     - ``native``: whatever :meth:`personalize` does to the network.
 
     In all three the network holds the common start, overlaid by the server's model, overlaid by
-    what the client kept; so a client that never trained starts from the former two.
+    what the client kept; a client that never trained starts from the former two, unless the method
+    says otherwise by :meth:`newcomer`.
     """
 
     title: ClassVar[str]
@@ -95,6 +96,10 @@ class Method(Settings):
         for update in updates:
             mean.add(update.shared["model"], update.weight)
         return server.next(model=mean.result())
+
+    def newcomer(self, server: ServerState, site: Site) -> Tensors | None:
+        """What a client that never trained has in place of what it would have kept."""
+        return None
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
         """The client's own model: images in, logits out; only for ``native`` methods.

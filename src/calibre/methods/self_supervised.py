@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibre import rng
+from calibre.errors import UserError
 from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
 from calibre.models.network import Problem, build_encoder, feature_count
@@ -28,7 +29,13 @@ def build_objective(objective: Settings, problem: Problem) -> Objective:
 
 def shared_parts(network: nn.Module, exchange: Exchange) -> tuple[str, ...]:
     """Encoder and online heads, or the encoder alone."""
-    return cast(Objective, network).shared if exchange == "model" else ("encoder",)
+    shared = cast(Objective, network).shared
+    if exchange == "encoder" and "target" in shared:
+        raise UserError(
+            'method.exchange = "encoder" sends the encoder alone, but target_init = "average" '
+            'averages momentum copies: set target_init to "reset" or "local"'
+        )
+    return shared if exchange == "model" else ("encoder",)
 
 
 def kept_parts(network: nn.Module, exchange: Exchange) -> Tensors | None:

@@ -1,27 +1,56 @@
 """What the supervised methods share: cross-entropy on weakly augmented labelled images."""
 
-import torch.nn.functional as F
-from torch import Tensor
+from collections.abc import Callable, Mapping
 
-from calibre.local.sgd import SGD, Batch, train
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibre.local.sgd import SGD, Batch, Loss, train
 from calibre.local.site import Site
 
 SUPERVISED_SGD = SGD(lr=0.02, momentum=0.9, weight_decay=1e-4, batch=32, schedule="constant")
 
 
-def train_classifier(site: Site, sgd: SGD, epochs: int) -> dict[str, float]:
-    """E epochs of SGD on all of ``site.network`` (encoder and head), in place."""
-    network = site.network.train(site.labelled > 1)  # batch norm has no statistics of one image
+def cross_entropy(site: Site) -> Loss:
+    """The loss of ``site.network`` on a weakly augmented batch of labelled images."""
 
     def loss(batch: Batch) -> dict[str, Tensor]:
-        logits = network(site.weak_view(batch.rows, batch.generator))
+        logits = site.network(site.weak_view(batch.rows, batch.generator))
         return {"loss": F.cross_entropy(logits.float(), site.labels[batch.rows])}
 
+    return loss
+
+
+def train_classifier(
+    site: Site,
+    sgd: SGD,
+    epochs: int,
+    before_step: Callable[[], None] | None = None,
+    stop: Callable[[dict[str, float]], bool] = lambda report: False,
+) -> dict[str, float]:
+    """E epochs of SGD on all of ``site.network`` (encoder and head), in place."""
+    network = site.network.train(site.labelled > 1)  # batch norm has no statistics of one image
     return train(
         site,
-        loss,
+        cross_entropy(site),
         examples=site.labelled,
         epochs=epochs,
         sgd=sgd,
         parameters=network.parameters(),
+        before_step=before_step,
+        stop=stop,
     )
+
+
+def pull(network: nn.Module, centre: Mapping[str, Tensor], strength: float) -> Callable[[], None]:
+    """A ``before_step`` that adds the gradient of strength/2 |w - centre|^2, w the parameters."""
+    pairs = [(w, centre[name].to(w.device)) for name, w in network.named_parameters()]
+
+    @torch.no_grad()
+    def add() -> None:
+        for w, at in pairs:
+            assert w.grad is not None
+            w.grad.add_(w - at, alpha=strength)
+
+    return add

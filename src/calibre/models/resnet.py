@@ -9,6 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibre.errors import UserError
+
+# Below 8 channels, oneDNN's backward pass of a strided 1x1 convolution in channels_last writes
+# outside its memory (torch 2.13 on AVX2): the process dies at random.
+NARROWEST = 8
+
 
 class BasicBlock(nn.Module):
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -34,6 +40,8 @@ class ResNet(nn.Module):
 
     def __init__(self, blocks: tuple[int, ...], channels: int, width: int, stem: str) -> None:
         super().__init__()
+        if width < NARROWEST:
+            raise UserError(f"network.width = {width}: a ResNet needs {NARROWEST} or more channels")
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
             self.pool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)

@@ -14,7 +14,7 @@ from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Classifier
 from calibre.personal.heads import Head, Samples, accuracy, fresh_head, train_heads
-from calibre.tensors import Tensors, take
+from calibre.tensors import Tensors, belongs, take
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ def _whole_network(
     site, kept, test = client
     site.load(state.groups.get("model"), kept)
     network = site.network
-    own: tuple[str, ...] = ()
+    own = {name: t for name, t in (kept or {}).items() if belongs(name, ("encoder", "head"))}
     if method.personalization() == "native":
         network = method.personalize(state, kept, site)
-        own = tuple(name for name, _ in network.named_children())
+        own = take(network)
     elif method.personalization() == "head":
         network = _finetuned(site, settings, classes)
-        own = ("encoder", "head")
+        own = take(network)
     predicted = encode(network, test.images, site.normalization).argmax(dim=1)
     correct = (predicted == test.labels).double().mean().item()
-    return Personal(site.client, correct, take(network, own))
+    return Personal(site.client, correct, own)
 
 
 def _finetuned(site: Site, settings: PersonalSettings, classes: int) -> Classifier:

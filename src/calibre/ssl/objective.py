@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated, ClassVar, NamedTuple, Protocol
 
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 
 from calibre.registry import OBJECTIVES
@@ -66,16 +66,23 @@ AnyObjective = Annotated[
     SerializeAsAny[Settings], BeforeValidator(named("method.objective", OBJECTIVES, "simclr"))
 ]
 
+Width = Annotated[int, Field(ge=2)]  # of a layer
 
-def projector(sizes: tuple[int, ...], *, last_norm: bool) -> nn.Sequential:
-    """Linear layers with batch norm and ReLU between them; the last is bare or batch-normed."""
+
+def projector(
+    sizes: tuple[int, ...], *, last_norm: bool, last_affine: bool = True
+) -> nn.Sequential:
+    """Linear layers with batch norm and ReLU between them; the last is bare or batch-normed.
+
+    ``last_affine=False``: the last batch norm only standardises, without scale and offset.
+    """
     layers: list[nn.Module] = []
     for i, (before, after) in enumerate(pairwise(sizes)):
         last = i == len(sizes) - 2
         normed = last_norm or not last
         layers.append(nn.Linear(before, after, bias=not normed))
         if normed:
-            layers.append(nn.BatchNorm1d(after))
+            layers.append(nn.BatchNorm1d(after, affine=last_affine or not last))
         if not last:
             layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)

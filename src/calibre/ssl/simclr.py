@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from calibre.settings import Settings
 from calibre.ssl.ntxent import ntxent
-from calibre.ssl.objective import Objective, Pair, projector
-
-Width = Annotated[int, Field(ge=2)]
+from calibre.ssl.objective import Objective, Pair, Width, projector
 
 
 class SimCLR(Settings):

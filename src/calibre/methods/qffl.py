@@ -1,0 +1,91 @@
+"""q-FFL: Fair Resource Allocation in Federated Learning.
+
+T. Li, M. Sanjabi, A. Beirami, V. Smith, ICLR 2020, arXiv:1905.10497, Algorithm 2 (q-FedAvg). The
+objective sum_k F_k^(q+1) / (q+1) gives more weight to clients of a higher loss F_k:
+
+    client:  F_k = F_k(w^t);  w_k = E epochs of SGD from w^t;  Delta w_k = L (w^t - w_k)
+             Delta_k = F_k^q Delta w_k,   h_k = q F_k^(q-1) ||Delta w_k||^2 + L F_k^q
+    server:  w^(t+1) = w^t - sum_k Delta_k / sum_k h_k
+
+The server's step is L sum_k F_k^q / sum_k h_k of the way to the mean of the w_k weighted by F_k^q,
+and it is computed as that: a client sends w_k and two numbers. With q = 0 it is FedAvg's plain
+mean. Clients are sampled uniformly, not by their size. L = 1/eta; momentum m lengthens a step by
+1/(1 - m), so eta = lr / (1 - m). F_k is measured on the client's labelled images as they are, in
+evaluation mode; batch norm's buffers move like parameters but count in no norm.
+
+q-FFL is scored with the global model, q-FFL-FT with the global head tuned by each client.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import nn
+
+from calibre.local.features import encode
+from calibre.local.sgd import SGD
+from calibre.local.site import Site
+from calibre.methods.method import Method, Personalization, ServerState, Update
+from calibre.methods.supervised import SUPERVISED_SGD, train_classifier
+from calibre.models.network import Problem, build_classifier
+from calibre.tensors import Tensors, WeightedMean, step_towards, take
+
+SMALLEST_RISK = 1e-10  # of a client that is always right: F_k^(q-1) has no value at 0
+
+
+class QFFL(Method):
+    title: ClassVar[str] = "q-FFL"
+    paper: ClassVar[str] = "Li et al., ICLR 2020, arXiv:1905.10497"
+
+    name: str = "qffl"
+    q: Annotated[float, Field(ge=0)] = 1.0  # 0: the mean loss counts; large: the worst client's
+    sgd: SGD = SUPERVISED_SGD
+
+    @property
+    def label(self) -> str:
+        return "q-FFL-FT" if self.name.endswith("-ft") else "q-FFL"
+
+    @property
+    def L(self) -> float:
+        """The Lipschitz constant of the gradient that the learning rate stands for, 1/eta."""
+        return (1 - self.sgd.momentum) / self.sgd.lr
+
+    def personalization(self) -> Personalization:
+        return "head" if self.name.endswith("-ft") else "none"
+
+    def build(self, problem: Problem) -> nn.Module:
+        return build_classifier(problem)
+
+    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
+        return ("encoder", "head")
+
+    def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
+        site.load(server.model)
+        F_k = max(risk(site), SMALLEST_RISK)
+        report = train_classifier(site, self.sgd, site.training.epochs)
+        w, w_k = server.model, take(site.network, self.shared_parts(site.network))
+        names = [name for name, _ in site.network.named_parameters()]
+        distance = sum((w[n].double() - w_k[n].double()).square().sum().item() for n in names)
+        h_k = self.q * F_k ** (self.q - 1) * self.L**2 * distance + self.L * F_k**self.q
+        return Update(
+            site.client,
+            site.labelled,
+            weight=F_k**self.q,
+            shared={"model": w_k},
+            report={**report, "risk": F_k, "h": h_k},
+        )
+
+    def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
+        mean, h = WeightedMean(), 0.0
+        for update in updates:
+            mean.add(update.shared["model"], update.weight)
+            h += update.report["h"]
+        goal = mean.result()
+        return server.next(model=step_towards(server.model, goal, self.L * mean.weight / h))
+
+
+def risk(site: Site) -> float:
+    """F_k: the mean cross entropy of the network as it is over the client's labelled images."""
+    logits = encode(site.network, site.images[: site.labelled], site.normalization)
+    return F.cross_entropy(logits, site.labels[: site.labelled]).item()

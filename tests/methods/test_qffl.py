@@ -1,0 +1,120 @@
+import math
+
+import pytest
+import torch
+
+from calibre.engine import rounds
+from calibre.methods.method import ServerState, Update
+from calibre.methods.qffl import QFFL
+from calibre.tensors import WeightedMean
+from tests.methods.helpers import close, equal, host
+
+PLAIN = ("method.name=qffl", "method.sgd.momentum=0", "method.sgd.weight_decay=0")
+
+
+def test_with_q_of_0_it_is_the_plain_mean_of_fedavgs_clients(tiny, tmp_path):
+    fair = host(tiny("method.name=qffl", "method.q=0"), tmp_path / "a")
+    fedavg = host(tiny("method.name=fedavg"), tmp_path / "b")
+    state, mean = fair.initial_state(), WeightedMean()
+    for client in (0, 1, 4):
+        mean.add(fedavg.update(state, client).shared["model"], 1)
+    updates = (fair.update(state, client) for client in (0, 1, 4))
+    assert close(fair.load("method").method.aggregate(state, updates).model, mean.result())
+
+
+@pytest.mark.parametrize("q", [0.5, 1, 3])
+def test_a_round_is_algorithm_2(tiny, tmp_path, q):
+    """Delta_k and h_k written out for every client, the server's step as a ratio of their sums."""
+    home = host(tiny(*PLAIN, f"method.q={q}", "method.sgd.lr=0.05"), tmp_path)
+    method, state, clients = home.load("method").method, home.initial_state(), (0, 1, 4)
+    updates = [home.update(state, client) for client in clients]
+    after = method.aggregate(state, iter(updates))
+
+    L = 1 / 0.05
+    network = home.load("method").network
+    names = [name for name, _ in network.named_parameters()]
+    top, bottom = dict.fromkeys(names, 0.0), 0.0
+    for client, update in zip(clients, updates, strict=True):
+        site = home.site("method", state, client)
+        site.load(state.model)
+        network.eval()
+        losses = []
+        for image, label in zip(site.images[: site.labelled], site.labels, strict=False):
+            with torch.no_grad():
+                logits = network(site.plain(image[None]))[0].double()
+            losses.append((logits.logsumexp(0) - logits[label]).item())
+        risk = sum(losses) / len(losses)
+        assert update.report["risk"] == pytest.approx(risk, rel=1e-5)
+        w_k = update.shared["model"]
+        delta = {n: L * (state.model[n].double() - w_k[n].double()) for n in names}
+        norm = sum(d.square().sum() for d in delta.values())
+        bottom += q * risk ** (q - 1) * norm + L * risk**q
+        for n in names:
+            top[n] += risk**q * delta[n]
+    for n in names:
+        expected = state.model[n].double() - top[n] / bottom
+        assert torch.allclose(after.model[n].double(), expected, atol=1e-6)
+
+
+def test_momentum_counts_as_a_longer_step():
+    method = QFFL(sgd={"lr": 0.1, "momentum": 0.75})
+    assert pytest.approx(2.5) == method.L
+    assert pytest.approx(10) == QFFL(sgd={"lr": 0.1, "momentum": 0}).L
+
+
+def fake(client, value, weight, h):
+    tensors = {"w": torch.tensor([value], dtype=torch.float64)}
+    return Update(client, 10, weight, {"model": tensors}, None, {"h": h})
+
+
+def test_the_server_moves_towards_clients_of_a_high_loss():
+    """F = 1 and 3, q = 2, L = 4, w = 0 -> 1 and -1: by hand."""
+    method = QFFL(q=2, sgd={"lr": 0.25, "momentum": 0})
+    state = ServerState(0, {"model": {"w": torch.zeros(1, dtype=torch.float64)}})
+    h = [2 * 1 * 16 + 4 * 1, 2 * 3 * 16 + 4 * 9]  # q F^(q-1) ||L (w - w_k)||^2 + L F^q
+    after = method.aggregate(state, iter([fake(0, 1.0, 1, h[0]), fake(1, -1.0, 9, h[1])]))
+    assert after.model["w"].item() == pytest.approx(-(1 * -4 + 9 * 4) / sum(h))
+    assert after.round == 1
+
+
+def test_a_client_that_is_always_right_does_no_harm(tiny, tmp_path):
+    home = host(tiny(*PLAIN, "method.q=0.5", "federation.scheme=quantity", "federation.classes=1"),
+                tmp_path)  # fmt: skip
+    state = home.initial_state()
+    label = int(home.site("method", state, 0).labels[0])
+    state.model["head.weight"].zero_()
+    state.model["head.bias"].fill_(-1e4)[label] = 1e4
+    update = home.update(state, 0)
+    assert update.weight == pytest.approx(1e-5)
+    assert math.isfinite(update.report["h"])
+    after = home.load("method").method.aggregate(state, [update])
+    assert all(torch.isfinite(t).all() for t in after.model.values())
+
+
+def test_what_travels(tiny, tmp_path):
+    home = host(tiny("method.name=qffl"), tmp_path)
+    state = home.initial_state()
+    update = home.update(state, 2)
+    assert set(update.shared) == {"model"}
+    assert set(update.shared["model"]) == set(home.load("method").network.state_dict())
+    assert update.personal is None
+    home.update(state, 3)
+    again = home.update(state, 2)
+    assert equal(again.shared["model"], update.shared["model"])
+    assert again.report == update.report
+
+
+def test_ft_tunes_the_head(tiny, tmp_path):
+    as_is = host(tiny("method.name=qffl"), tmp_path / "a")
+    tuned = host(tiny("method.name=qffl-ft"), tmp_path / "b")
+    state = as_is.initial_state()
+    assert all(model.tensors == {} for model in as_is.personalize(state, "method", [0, 6]))
+    for model in tuned.personalize(state, "method", [0, 6]):
+        assert set(model.tensors) == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize(("name", "label"), [("qffl", "q-FFL"), ("qffl-ft", "q-FFL-FT")])
+def test_whole_runs(tiny, tmp_path, name, label):
+    metrics = rounds.run(tiny(f"method.name={name}"), tmp_path)
+    assert metrics["method"] == label
+    assert metrics["failures"] == 0
