@@ -130,7 +130,15 @@ def test_methods_say_what_they_send():
     sends = {row["label"]: row["sends"] for row in listed}
     assert sends["Calibre (SimCLR)"] == sends["pFL-SimCLR"] == ["encoder", "projector"]
     assert sends["FedAvg"] == sends["FedAvg-FT"] == ["encoder", "head"]
+    assert sends["SCAFFOLD"] == ["encoder", "head", "control"]
+    assert sends["FedBN"] == ["encoder (in part)", "head"]
+    assert sends["FedRep"] == ["encoder"]
+    assert sends["LG-FedAvg"] == ["head"]
+    assert sends["FedProto"] == ["prototypes"]
     assert sends["local only"] == []
+    for name in ("SimCLR", "BYOL", "SimSiam", "MoCoV2", "SwAV", "SMoG"):  # no momentum copies
+        assert "target" not in sends[f"Calibre ({name})"]
+        assert sends[f"Calibre ({name})"] == sends[f"pFL-{name}"]
 
 
 def test_data_show_draws_the_federation(tmp_path):

@@ -119,6 +119,8 @@ def _run(settings: Any, folder: Path, as_json: bool, prepared: list[Any]) -> Non
     console.print(result_table(metrics))
     if metrics["failures"]:
         console.print(f"[yellow]{metrics['failures']} client updates failed[/]; see events.jsonl")
+    for warning in metrics["warnings"]:
+        console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
     console.print(f"every client:  {folder / 'clients.csv'}", highlight=False, soft_wrap=True)
     console.print(
         f"as a picture:  {folder / 'figures' / 'accuracies.png'}", highlight=False, soft_wrap=True

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -24,6 +24,7 @@ from calibre.engine.workers import InProcess, Processes, Workers
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import Method, Update
+from calibre.report import collapse
 from calibre.report.metrics import ClientResult
 from calibre.report.results import write_results
 from calibre.tensors import EmptyMeanError, check_like, grouped
@@ -36,7 +37,7 @@ def run(
     folder: Path,
     emit: Emit = lambda event: None,
     prepared: Iterable[Worker] = (),
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Carry out an experiment, or what is left of it, in a run folder; return its metrics.
 
     ``prepared`` are worker processes that were started early, while this one was still loading.
@@ -106,7 +107,7 @@ class Run:
             self.failures = record["failures"]
         self.emit = events.to_all(events.to_file(store.events, self.state.round), emit)
 
-    def finish(self) -> dict[str, object]:
+    def finish(self) -> dict[str, Any]:
         rounds = self.experiment.training.rounds if self.method.federated else 0
         self.emit(
             {
@@ -138,6 +139,7 @@ class Run:
                 for client in range(len(self.federation))
             ],
             self.failures,
+            collapse.warnings(events.read(self.store.events)),
         )
         self.emit({"event": "end", "seconds": time.monotonic() - self.started, **metrics})
         return metrics

@@ -86,9 +86,10 @@ def one_view(site: Site, count: int) -> Tensor:
 def collapse_monitors(pair: Pair) -> dict[str, Tensor]:
     """Signs of collapse (ALGORITHMS B.4), from one view.
 
-    ``spread`` is the standard deviation of unit projections per dimension times sqrt(d): about 1
-    when healthy, 0 when all images project to one point. ``similarity`` is the mean cosine between
-    encodings of unlike images: 1 when they are all alike.
+    ``spread`` is the standard deviation of unit projections per dimension times sqrt(d): 0 when all
+    images project to one point, about 1 when healthy (less, a quarter or so, where the projector
+    ends without batch norm). ``similarity`` is the mean cosine between encodings of unlike images:
+    1 when they are all alike.
     """
     h = F.normalize(pair.h_a.float(), dim=1)
     z = F.normalize(pair.z_a.float(), dim=1)

@@ -7,6 +7,7 @@ from calibre.methods.method import Method
 from calibre.models.network import Problem
 from calibre.registry import METHODS, OBJECTIVES
 from calibre.settings import look_up
+from calibre.tensors import belongs
 
 SMALLEST = Problem(size=8, channels=1, classes=2, network=NetworkSettings(width=1), seed=0)
 
@@ -19,14 +20,26 @@ def catalogue() -> list[dict[str, Any]]:
         for objective in OBJECTIVES if with_objective else [None]:
             chosen = {"objective": objective} if objective else {}
             method = cast(Method, Experiment(method={"name": name, **chosen}).method)
-            sent = method.shared_parts(method.build(SMALLEST)) if method.federated else ()
             rows.append(
                 {
                     "method": name,
                     "objective": objective,
                     "label": method.label,
-                    "sends": list(sent),
+                    "sends": sends(method),
                     "paper": method.paper,
                 }
             )
     return rows
+
+
+def sends(method: Method) -> list[str]:
+    """What leaves a client in a round: parts of the network, and other groups by their names."""
+    if not method.federated:
+        return []
+    network = method.build(SMALLEST)
+    groups = method.expected_update(method.init(network))
+    sent = []
+    for part in dict.fromkeys(name.partition(".")[0] for name in groups.get("model", {})):
+        whole = {name for name in network.state_dict() if belongs(name, [part])}
+        sent.append(part if whole <= groups["model"].keys() else f"{part} (in part)")
+    return sent + [group for group in groups if group != "model"]

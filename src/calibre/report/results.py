@@ -22,6 +22,7 @@ def write_results(
     federation_hash: str,
     rows: list[ClientResult],
     failures: int,
+    warnings: list[str],
 ) -> dict[str, Any]:
     write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
     write_clients_csv(rows, folder / "clients.csv")
@@ -34,6 +35,7 @@ def write_results(
         "experiment": experiment.hash(),
         "version": __version__,
         "failures": failures,
+        "warnings": warnings,
         **groups(rows, lambda row: row.accuracy),
         "floors": {
             name: groups(rows, lambda row, name=name: row.floors[name])
