@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from calibre.files import write_atomic
+
 Event = dict[str, Any]
 Emit = Callable[[Event], None]
 
@@ -23,7 +25,7 @@ def to_file(path: Path, up_to_round: int) -> Emit:
         for event in read(path)
         if event["event"] not in FINAL and event.get("round", 0) <= up_to_round
     ]
-    path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    write_atomic(path, "".join(line + "\n" for line in kept))
 
     def emit(event: Event) -> None:
         if event["event"] not in TRANSIENT:
