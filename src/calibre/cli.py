@@ -128,6 +128,35 @@ def _run(settings: Any, folder: Path, as_json: bool, prepared: list[Any]) -> Non
 
 
 @app.command()
+def suite(
+    experiment: ExperimentFile = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method, or method/objective; repeat it. Default: a few of each kind."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from the experiment's on.")] = 1,
+    set_: Changes = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Run several methods on the same federations; finished ones are not run again."""
+    from calibre import experiment as experiments
+    from calibre.engine import suite as suites
+    from calibre.screen import LiveView
+
+    base = experiments.read(experiment, set_ or ())
+    chosen = method or ["calibre/simclr", "pfl-ssl/simclr", "fedavg-ft", "fedrep", "local"]
+    runs = suites.variants(base, chosen, range(base.seed, base.seed + seeds))
+    try:
+        with LiveView(errors) as view:
+            results = suites.run(runs, out, view)
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on")
+        sys.exit(INTERRUPTED)
+    print(json.dumps(results, indent=2) if as_json else suites.markdown(results))
+
+
+@app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods and objectives, where each comes from, and what it sends."""
     from calibre.report.catalogue import catalogue

@@ -71,6 +71,12 @@ class LiveView:
         if not self.console.is_terminal and (last or time.monotonic() - self.spoke > 5):
             self._say(f"round {event['round']} of {self.rounds}  {note}")
 
+    def on_experiment(self, event: Event) -> None:
+        for task in self.tasks.values():
+            self.bars.remove_task(task)
+        self.tasks, self.finished_stages = {}, set()
+        self._say(f"[bold]{event['text']}[/]{': finished before' if event['done'] else ''}")
+
     def on_failure(self, event: Event) -> None:
         self._say(
             f"[yellow]round {event['round']}: client {event['client']} failed: {event['cause']}"

@@ -126,8 +126,11 @@ class Run:
         )
         while self.state.round < rounds:
             self.round()
+        began = time.monotonic()
         scores = {role: self._personalize(role) for role in (METHOD, *self._floors())}
         counts = self.federation.counts()
+        past = events.read(self.store.events)
+        training = sum(event["seconds"] for event in past if event["event"] == "round")
         metrics = write_results(
             self.experiment,
             self.method,
@@ -139,9 +142,10 @@ class Run:
                 for client in range(len(self.federation))
             ],
             self.failures,
-            collapse.warnings(events.read(self.store.events)),
+            collapse.warnings(past),
+            seconds=training + time.monotonic() - began,  # of all attempts, after resumes too
         )
-        self.emit({"event": "end", "seconds": time.monotonic() - self.started, **metrics})
+        self.emit({"event": "end", **metrics})
         return metrics
 
     def round(self) -> None:

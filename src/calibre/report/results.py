@@ -23,6 +23,7 @@ def write_results(
     rows: list[ClientResult],
     failures: int,
     warnings: list[str],
+    seconds: float,
 ) -> dict[str, Any]:
     write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
     write_clients_csv(rows, folder / "clients.csv")
@@ -36,6 +37,7 @@ def write_results(
         "version": __version__,
         "failures": failures,
         "warnings": warnings,
+        "seconds": seconds,
         **groups(rows, lambda row: row.accuracy),
         "floors": {
             name: groups(rows, lambda row, name=name: row.floors[name])
