@@ -165,7 +165,8 @@ def methods(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(listed, indent=2))
         return
-    table = Table("method", "objective", "what", "sends", "from")
+    table = Table("method", "objective", "what", "sends")
+    table.add_column("from", overflow="fold")
     for row in listed:
         table.add_row(
             row["method"], row["objective"] or "", row["label"],

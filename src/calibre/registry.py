@@ -7,6 +7,8 @@ a class of your own as ``"my_module:MyMethod"`` without any line.
 METHODS = {
     "calibre": "calibre.methods.calibre:Calibre",
     "pfl-ssl": "calibre.methods.pfl_ssl:PflSsl",
+    "fedema": "calibre.methods.fedema:FedEMA",
+    "fedu": "calibre.methods.fedu:FedU",
     "fedavg": "calibre.methods.fedavg:FedAvg",
     "fedavg-ft": "calibre.methods.fedavg:FedAvg",
     "scaffold": "calibre.methods.scaffold:Scaffold",

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from calibre.engine import rounds
@@ -44,6 +46,29 @@ def test_the_same_bits_after_kills_at_random_and_inside_checkpoint_writes(tiny, 
     assert in_writes >= 3
     assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
     assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
+
+
+def test_the_same_bits_after_the_command_and_its_workers_are_killed(tiny, tmp_path):
+    experiment = tiny(STATEFUL, "training.rounds=30", "engine.workers=2")
+    file, folder = tmp_path / "experiment.toml", tmp_path / "killed"
+    file.write_text(experiment.to_toml())
+    command = subprocess.Popen(
+        [sys.executable, "-m", "calibre", "run", str(file), "--out", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("checkpoints/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    workers = psutil.Process(command.pid).children()
+    command.kill()
+    command.wait()
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []  # nobody goes on without the command
+    assert not (folder / "metrics.json").exists()
+    rounds.run(experiment, folder)
+    rounds.run(tiny(STATEFUL, "training.rounds=30"), tmp_path / "whole")
+    assert bits(folder) == bits(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("at", [1, 2])

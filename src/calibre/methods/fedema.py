@@ -49,8 +49,8 @@ class FedEMA(Method):
     sgd: SGD = SGD()  # as pFL-BYOL has it; the authors: lr .032, batch 128
 
     def build(self, problem: Problem) -> nn.Module:
-        network = ssl.build_objective(self.objective, problem)
-        network = with_memory(network, self.shared_parts(network))
+        objective = ssl.build_objective(self.objective, problem)
+        network = with_memory(objective, self.shared_parts(objective))
         network.get_submodule("own").register_buffer("round", torch.tensor(0))
         return network
 

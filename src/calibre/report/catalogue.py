@@ -6,7 +6,7 @@ from calibre.experiment import Experiment, NetworkSettings
 from calibre.methods.method import Method
 from calibre.models.network import Problem
 from calibre.registry import METHODS, OBJECTIVES
-from calibre.settings import look_up
+from calibre.settings import Settings, look_up
 from calibre.tensors import belongs
 
 SMALLEST = Problem(size=8, channels=1, classes=2, network=NetworkSettings(width=1), seed=0)
@@ -16,7 +16,8 @@ def catalogue() -> list[dict[str, Any]]:
     rows = []
     for name in METHODS:
         kind = look_up("method", name, METHODS)
-        with_objective = "objective" in kind.model_fields
+        field = kind.model_fields.get("objective")
+        with_objective = field is not None and field.annotation is Settings  # any objective
         for objective in OBJECTIVES if with_objective else [None]:
             chosen = {"objective": objective} if objective else {}
             method = cast(Method, Experiment(method={"name": name, **chosen}).method)
