@@ -58,6 +58,8 @@ def test_json_is_all_that_programs_read(tmp_path):
         (["run", "nowhere.toml"], "cannot read nowhere.toml"),
         (["run", "--set", "data.source=cifr10"], "cifr10"),
         (["run", "--set", "federation.clients=5000"], "at most"),
+        (["run", "--set", "data.source=[/x]"], "data.source"),
+        (["run", "--set", "engine=3"], "engine = 3"),
         (["resume", "nowhere"], "not a run folder"),
         (["data", "download", "cifar11"], "did you mean 'cifar1"),
         (["run", "--set", "engine.device=cuda"], "no GPU"),
@@ -69,6 +71,7 @@ def test_a_users_mistake_is_a_message_and_exit_code_2(
 ):
     monkeypatch.chdir(tmp_path)
     here = ["--set", "engine.workers=0"] if arguments[0] == "run" else []
+    here = [] if "engine=3" in arguments else here
     monkeypatch.setattr(sys, "argv", ["calibre-fl", *arguments, *here])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from calibre import __version__
@@ -42,7 +43,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(USER_MISTAKE)
 
 
@@ -91,7 +92,8 @@ def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
     """Start workers now, while this process still loads torch itself: it saves two seconds."""
     from calibre.engine.process import Worker
 
-    count = values.get("engine", {}).get("workers")
+    engine = values.get("engine", {})
+    count = engine.get("workers") if isinstance(engine, dict) else 0  # nonsense is told later
     if count is None:
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = [Worker() for _ in range(min(count, 64) if isinstance(count, int) else 0)]
@@ -120,7 +122,7 @@ def _run(settings: Any, folder: Path, as_json: bool, prepared: list[Any]) -> Non
     if metrics["failures"]:
         console.print(f"[yellow]{metrics['failures']} client updates failed[/]; see events.jsonl")
     for warning in metrics["warnings"]:
-        console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     console.print(f"every client:  {folder / 'clients.csv'}", highlight=False, soft_wrap=True)
     console.print(
         f"as a picture:  {folder / 'figures' / 'accuracies.png'}", highlight=False, soft_wrap=True

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -64,7 +65,7 @@ class LiveView:
             self._bar("training rounds", event["done"], self.rounds)
 
     def on_round(self, event: Event) -> None:
-        losses = [report["loss"] for report in event["clients"].values()]
+        losses = [report["loss"] for report in event["clients"].values() if "loss" in report]
         note = f"loss {sum(losses) / len(losses):.3f}" if losses else ""
         self._bar("training rounds", event["round"], self.rounds, note)
         last = event["round"] == self.rounds
@@ -75,15 +76,15 @@ class LiveView:
         for task in self.tasks.values():
             self.bars.remove_task(task)
         self.tasks, self.finished_stages = {}, set()
-        self._say(f"[bold]{event['text']}[/]{': finished before' if event['done'] else ''}")
+        self._say(event["text"] + (": finished before" if event["done"] else ""), "bold")
 
     def on_failure(self, event: Event) -> None:
         self._say(
-            f"[yellow]round {event['round']}: client {event['client']} failed: {event['cause']}"
+            f"round {event['round']}: client {event['client']} failed: {event['cause']}", "yellow"
         )
 
     def on_warning(self, event: Event) -> None:
-        self._say(f"[yellow]{event['text']}")
+        self._say(event["text"], "yellow")
 
     def on_progress(self, event: Event) -> None:
         if "of" not in event:
@@ -97,12 +98,13 @@ class LiveView:
 
     def _bar(self, name: str, done: int, of: int, note: str = "") -> None:
         if name not in self.tasks:
-            self.tasks[name] = self.bars.add_task(name, total=of, completed=done, note=note)
+            self.tasks[name] = self.bars.add_task(escape(name), total=of, completed=done, note=note)
         self.bars.update(self.tasks[name], completed=done, total=of, note=note)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, style: str | None = None) -> None:
         self.spoke = time.monotonic()
-        self.console.print(text, highlight=False)
+        # no markup: what clients and files say may hold brackets of its own
+        self.console.print(text, style=style, markup=False, highlight=False)
 
 
 COLUMNS: Sequence[tuple[str, str, float, int]] = (
@@ -128,6 +130,6 @@ def result_table(metrics: Mapping[str, Any]) -> Table:
         for i, (name, figures) in enumerate(rows.items()):
             cells = [f"{figures[key] * scale:.{digits}f}" for key, _, scale, digits in COLUMNS]
             who = f"{figures['clients']} {title}" if i == 0 else ""
-            table.add_row(who, name, *cells, style="bold" if i == 0 else None)
+            table.add_row(who, escape(name), *cells, style="bold" if i == 0 else None)
         table.add_section()
     return table

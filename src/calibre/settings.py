@@ -64,7 +64,12 @@ def named(what: str, table: Mapping[str, str], default: str) -> Callable[[Any], 
         if not isinstance(value, str | Mapping):
             raise UserError(f"{what} = {value!r}: give a name; {nearest(str(value), table)}")
         fields = {"name": value} if isinstance(value, str) else {"name": default, **value}
-        return validate(look_up(what, fields["name"], table), fields, path=f"{what}.")
+        if not isinstance(fields["name"], str):
+            raise UserError(f"{what}.name = {fields['name']!r}: give a name in quotes")
+        kind = look_up(what, fields["name"], table)
+        if not (isinstance(kind, type) and issubclass(kind, Settings)):
+            raise UserError(f"{what} '{fields['name']}' must be a class of settings")
+        return validate(kind, fields, path=f"{what}.")
 
     return resolve
 

@@ -42,8 +42,7 @@ def test_the_same_bits_after_kills_at_random_and_inside_checkpoint_writes(tiny, 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     at_random, in_writes = map(int, done.stdout.split()[-2:])
-    assert at_random + in_writes >= 10
-    assert in_writes >= 3
+    assert (at_random, in_writes) == (8, 6)
     assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
     assert bits(tmp_path / "torn") == bits(tmp_path / "whole")
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import struct
+import sys
 from typing import ClassVar, Literal
 
 import pytest
@@ -14,12 +16,22 @@ from calibre.methods.fedavg import FedAvg
 from calibre.methods.method import Update
 
 
+def die_in_the_middle_of_the_answer() -> None:
+    """The next message of this worker says that it is long, and then there is no more."""
+
+    def half(connection, header, tensors=b"") -> None:
+        os.write(connection.fileno(), struct.pack("!i", 10_000) + b"{")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.modules["__main__"].send = half
+
+
 class Faulty(FedAvg):
     """FedAvg at whose client 1 things go wrong."""
 
     title: ClassVar[str] = "Faulty"
     name: str = "tests.engine.test_faults:Faulty"
-    fault: Literal["raise", "not a number", "shape", "kill", "all"] = "raise"
+    fault: Literal["raise", "not a number", "shape", "kill", "half", "all"] = "raise"
 
     def local_update(self, server, personal, site) -> Update:
         update = super().local_update(server, personal, site)
@@ -35,6 +47,8 @@ class Faulty(FedAvg):
                 model["head.bias"][0] = float("nan")
             case "shape":
                 model["head.bias"] = torch.zeros(3)
+            case "half":
+                die_in_the_middle_of_the_answer()
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
         return update
@@ -74,8 +88,9 @@ def test_the_survivors_give_the_result(tiny, tmp_path):
     assert one == other
 
 
-def test_a_killed_worker_is_replaced_and_its_client_named(tiny, tmp_path):
-    metrics, failures = run(tiny, tmp_path, "kill", "engine.workers=2")
+@pytest.mark.parametrize("fault", ["kill", "half"])
+def test_a_killed_worker_is_replaced_and_its_client_named(tiny, tmp_path, fault):
+    metrics, failures = run(tiny, tmp_path, fault, "engine.workers=2")
     assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
     assert all("killed by the system (SIGKILL" in f["cause"] for f in failures)
     assert metrics["failures"] == 2

@@ -27,7 +27,7 @@ def test_a_suite_is_sorted_and_what_is_finished_is_not_run_again(tiny, tmp_path,
     assert suite.run(chosen, tmp_path, lambda event: None) == results
 
     groups = suite.by_method(results)
-    assert set(groups) == {"Calibre (SimCLR)", "FedAvg-FT", "FedRep", "untrained"}
+    assert set(groups) == {"Calibre (SimCLR)", "FedAvg-FT", "FedRep", "untrained encoder"}
     means = [runs[0]["train"]["mean"] for runs in groups.values()]
     assert means == sorted(means, reverse=True)
     table = suite.markdown(results).splitlines()

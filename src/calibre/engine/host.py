@@ -105,7 +105,8 @@ class Host:
         site = self.site(role, state, client)
         kept = self.folder.clients.load(client, state.round) if role == METHOD else None
         if kept is None:
-            kept = self.load(role).method.newcomer(state, site)
+            with rng.isolated(site.seed, "newcomer", site.round, client):
+                kept = self.load(role).method.newcomer(state, site)
         return site, kept, self._test(client)
 
     def site(self, role: str, state: ServerState, client: int) -> Site:

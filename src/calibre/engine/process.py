@@ -26,9 +26,14 @@ class Worker:
         ours, theirs = socket.socketpair()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115, closed with the worker
         self.process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "calibre.engine.worker", str(theirs.fileno())],
+            # -P and our own path: a worker finds the modules that this process finds, no others
+            [sys.executable, "-P", "-m", "calibre.engine.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, **ENVIRONMENT},
+            env={
+                **os.environ,
+                **ENVIRONMENT,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
             stderr=self.log,
         )
         theirs.close()

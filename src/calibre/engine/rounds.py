@@ -20,7 +20,7 @@ from calibre.engine.host import Host, method_of
 from calibre.engine.jobs import METHOD, Job, Outcome
 from calibre.engine.process import Worker
 from calibre.engine.store import RunFolder
-from calibre.engine.workers import InProcess, Processes, Workers
+from calibre.engine.workers import InProcess, Processes, Workers, one_thread
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import Method, Update
@@ -68,13 +68,13 @@ def select(seed: int, round_: int, clients: int, count: int) -> list[int]:
     return sorted(int(client) for client in chosen)
 
 
-def personal_group(clients: int, method: Method) -> int:
+def personal_group(clients: int, whole_networks: bool) -> int:
     """How many clients' personal models are made in one job.
 
     Heads are trained together; whole networks one by one. It must not depend on the number of
     workers, since who is in a group decides how sums are rounded.
     """
-    if method.personalization() == "native":
+    if whole_networks:
         return 1
     return max(4, min(LARGEST_GROUP, -(-clients // 8)))
 
@@ -150,8 +150,9 @@ class Run:
 
     def round(self) -> None:
         began = time.monotonic()
-        training = self.experiment.training
-        count = min(training.clients_per_round, len(self.federation.train_ids))
+        rounds = self.experiment.training.rounds
+        per_round = self.experiment.training.clients_per_round
+        count = min(per_round, len(self.federation.train_ids))
         chosen = select(
             self.experiment.seed, self.state.round, len(self.federation.train_ids), count
         )
@@ -160,17 +161,14 @@ class Run:
         updates = self._checked(self.workers.run(self.state, jobs), reports)
         needed = math.ceil(self.experiment.engine.quorum * count)
         try:
-            state = self.method.aggregate(self.state, updates)
+            with one_thread():  # the thread count decides how sums are rounded
+                state = self.method.aggregate(self.state, updates)
         except EmptyMeanError:
             raise _below_quorum(0, needed, self.state.round, self.store.path) from None
         if len(reports) < max(needed, 1):
             raise _below_quorum(len(reports), needed, self.state.round, self.store.path)
         self.state = state
-        every = self.experiment.engine.checkpoint_every
-        if state.round % every == 0 or state.round == training.rounds:
-            self.store.save_checkpoint(
-                state, {"failures": self.failures}, self.experiment.engine.keep
-            )
+        # the event first: a kill in between repeats the round and drops what was written of it
         self.emit(
             {
                 "event": "round",
@@ -179,6 +177,10 @@ class Run:
                 "seconds": time.monotonic() - began,
             }
         )
+        if state.round % self.experiment.engine.checkpoint_every == 0 or state.round == rounds:
+            self.store.save_checkpoint(
+                state, {"failures": self.failures}, self.experiment.engine.keep
+            )
 
     def _checked(
         self, outcomes: Iterator[Outcome], reports: dict[int, dict[str, float]]
@@ -228,7 +230,8 @@ class Run:
         state = self.state if role == METHOD else self.host.initial_state(role)
         method = method_of(self.experiment, role)
         ids = range(len(self.federation))
-        size = personal_group(len(ids), method)
+        whole = method.personalization() == "native" or self.experiment.personal.finetune_encoder
+        size = personal_group(len(ids), whole)
         groups = [ids[i : i + size] for i in range(0, len(ids), size)]
         jobs = [Job("personalize", tuple(group), role) for group in groups]
         label = method.label

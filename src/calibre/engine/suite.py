@@ -11,6 +11,7 @@ from calibre.engine.events import Emit
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import Method
+from calibre.report.figures import FLOORS
 from calibre.settings import validate
 
 COLUMNS = (("mean", 100, 2), ("variance", 1, 4), ("worst_tenth", 100, 1))  # key, scale, digits
@@ -57,7 +58,8 @@ def by_method(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[st
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault(result["method"], []).append(result)
-        for name, floor in result["floors"].items():
+        for floor_name, floor in result["floors"].items():
+            name = FLOORS[floor_name][0]
             known = {r["seed"] for r in groups.setdefault(name, [])}
             if result["seed"] not in known:  # the floors of a seed are the same in every run
                 about = {key: result[key] for key in ("seed", "federation")}

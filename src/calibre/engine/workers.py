@@ -3,6 +3,7 @@
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,17 @@ class Workers(Protocol):
     def close(self) -> None: ...
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, as workers do: more would round sums differently."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class InProcess:
     """All work in this process: for notebooks, debugging and tests."""
 
@@ -35,15 +47,12 @@ class InProcess:
 
     def run(self, state: ServerState, jobs: Sequence[Job]) -> Iterator[Outcome]:
         for job in jobs:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # as in a worker: the thread count can change the bits
             try:
-                report, tensors = perform(self.host, state, job.kind, job.role, list(job.clients))
-                outcome = Outcome(job, report, tensors)
+                with one_thread():
+                    done = perform(self.host, state, job.kind, job.role, list(job.clients))
+                outcome = Outcome(job, *done)
             except Exception as error:
                 outcome = Outcome(job, error=describe(error), detail=traceback.format_exc())
-            finally:
-                torch.set_num_threads(threads)
             yield outcome
 
     def close(self) -> None:
@@ -84,7 +93,8 @@ class Processes:
                 yielded += 1
 
     def _set_up(self, worker: Worker, device: str) -> None:
-        send(worker.connection, {"folder": str(self.folder.resolve()), "device": device})
+        with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
+            send(worker.connection, {"folder": str(self.folder.resolve()), "device": device})
 
     def _readable(self) -> list[int]:
         connections = {id(worker.connection): i for i, worker in enumerate(self.workers)}
@@ -92,7 +102,7 @@ class Processes:
         return [connections[id(connection)] for connection in ready]
 
     def _send(self, worker: Worker, state: ServerState, packed: bytes, job: Job) -> None:
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
             if worker.knows is not state:
                 send(worker.connection, {"round": state.round}, packed)
                 worker.knows = state
@@ -100,14 +110,12 @@ class Processes:
                 worker.connection,
                 {"kind": job.kind, "role": job.role, "clients": list(job.clients)},
             )
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it died: reading from it will say so
 
     def _read(self, i: int, job: Job | None) -> Outcome | None:
         worker = self.workers[i]
         try:
             answer, tensors = receive(worker.connection)
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # an end in the middle of a message is an OSError
             cause = worker.obituary()
             if not worker.ready:
                 raise UserError(f"a worker could not start: {cause}") from None

@@ -119,6 +119,6 @@ def prototypes(site: Site) -> Tensors:
     features = encode(network.encoder, site.images[: site.labelled], site.normalization)
     member = F.one_hot(site.labels[: site.labelled], network.head.out_features)  # [n, K]
     count = member.sum(dim=0)
-    total = member.T.double() @ features.double()
-    mean = (total / count.clamp(min=1)[:, None]).float()
+    total = member.T.to(features.dtype) @ features
+    mean = total / count.clamp(min=1)[:, None]
     return {"mean": mean.cpu(), "count": count.cpu()}

@@ -44,10 +44,11 @@ class Local(Method):
         return ()
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
+        lasting = self.sgd.model_copy(update={"schedule": "constant"})  # there are no rounds
         if self.name == "local-convergent":
-            train_to_convergence(site, self.sgd, self.cap)
+            train_to_convergence(site, lasting, self.cap)
         else:
-            train_classifier(site, self.sgd, site.personal.epochs)
+            train_classifier(site, lasting, site.personal.epochs)
         return site.network
 
 

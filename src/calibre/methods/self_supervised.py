@@ -51,7 +51,7 @@ def train_objective(site: Site, sgd: SGD, extra: Extra | None = None) -> dict[st
     network = cast(Objective, site.network.train())
     network.calibrated = extra is not None
     network.begin_round(lambda count: one_view(site, count))
-    epochs = site.training.rounds * site.training.epochs
+    epochs = max(1, site.training.rounds * site.training.epochs)
 
     def loss(batch: Batch) -> dict[str, Tensor]:
         network.progress = (site.round * site.training.epochs + batch.epoch) / epochs

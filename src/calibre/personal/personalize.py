@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibre import rng
 from calibre.experiment import PersonalSettings
 from calibre.local.features import encode
 from calibre.local.sgd import SGD, Batch, train
@@ -45,7 +46,12 @@ def personalize(
     """By the method's own rule (see :class:`Method`); ``clients`` are prepared one at a time."""
     if method.personalization() == "head" and not settings.finetune_encoder:
         return _frozen_heads(state, clients, settings, classes)
-    return [_whole_network(method, state, client, settings, classes) for client in clients]
+    models = []
+    for client in clients:
+        site = client[0]
+        with rng.isolated(site.seed, "personal", site.round, site.client):
+            models.append(_whole_network(method, state, client, settings, classes))
+    return models
 
 
 def _frozen_heads(
@@ -80,7 +86,8 @@ def _first_head(site: Site, classes: int, features: int) -> Head:
     head = getattr(site.network, "head", None)
     if isinstance(head, nn.Linear):
         return Head(head.weight.detach().clone(), head.bias.detach().clone())
-    return fresh_head(site.seed, site.client, classes, features)
+    fresh = fresh_head(site.seed, site.client, classes, features)
+    return Head(fresh.weight.to(site.device), fresh.bias.to(site.device))
 
 
 def _whole_network(
@@ -97,8 +104,8 @@ def _whole_network(
         network = _finetuned(site, settings, classes)
         own = take(network)
     predicted = encode(network, test.images, site.normalization).argmax(dim=1)
-    correct = (predicted == test.labels).double().mean().item()
-    return Personal(site.client, correct, own)
+    correct = int((predicted == test.labels).sum())
+    return Personal(site.client, correct / len(test.labels), own)
 
 
 def _finetuned(site: Site, settings: PersonalSettings, classes: int) -> Classifier:
