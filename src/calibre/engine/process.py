@@ -24,16 +24,13 @@ class Worker:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        # -P and our own path: a worker finds the modules that this process finds, and no others
+        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115, closed with the worker
         self.process = subprocess.Popen(  # noqa: S603
-            # -P and our own path: a worker finds the modules that this process finds, no others
             [sys.executable, "-P", "-m", "calibre.engine.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env={
-                **os.environ,
-                **ENVIRONMENT,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            },
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
             stderr=self.log,
         )
         theirs.close()
