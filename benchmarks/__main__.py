@@ -45,8 +45,14 @@ def main() -> None:
             "ok" if result["met"] else "NO",
         )
     Console().print(table)
-    if not arguments.only:
-        LATEST.write_text(json.dumps(results, indent=2) + "\n")
+    _keep(results)
+
+
+def _keep(results: list[dict[str, Any]]) -> None:
+    """Renew what was measured; each result says of which commit it is."""
+    known = json.loads(LATEST.read_text()) if LATEST.exists() else []
+    merged = {result["name"]: result for result in [*known, *results]}
+    LATEST.write_text(json.dumps(list(merged.values()), indent=2) + "\n")
 
 
 def _met(result: dict[str, Any]) -> bool:
