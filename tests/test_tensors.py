@@ -98,6 +98,13 @@ def test_unlike_tensors_are_named(change, message):
         check_like(tensors, {"a": torch.zeros(2)})
 
 
+def test_tensors_come_in_the_order_of_their_names_whatever_a_file_or_pipe_did():
+    """Sums over them round by their order: it must be the same before and after a resume."""
+    assert list(take(network())) == sorted(take(network()))
+    shuffled = {f"model/{name}": torch.zeros(1) for name in ("b", "c", "a")}
+    assert list(grouped(shuffled)["model"]) == ["a", "b", "c"]
+
+
 def test_groups_survive_the_flat_table():
     groups = {"model": {"encoder.w": torch.ones(1)}, "control": {"encoder.w": torch.zeros(1)}}
     assert grouped(prefixed(groups)) == groups

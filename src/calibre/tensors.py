@@ -19,7 +19,7 @@ def take(module: nn.Module, parts: Iterable[str] | None = None) -> Tensors:
     parts = None if parts is None else tuple(parts)
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format).cpu()
-        for name, tensor in module.state_dict().items()
+        for name, tensor in sorted(module.state_dict().items())
         if parts is None or belongs(name, parts)
     }
 
@@ -101,6 +101,11 @@ def step_towards(
     }
 
 
+def ordered(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """By name. Files and pipes keep no order, and the order of a sum decides how it is rounded."""
+    return dict(sorted(tensors.items()))
+
+
 def prefixed(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> Tensors:
     """Groups of tensors as one flat table, ``group/name``: what files and pipes carry."""
     return {
@@ -111,7 +116,7 @@ def prefixed(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> Tensors:
 def grouped(tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensors]:
     """The inverse of :func:`prefixed`."""
     groups: dict[str, Tensors] = {}
-    for key, tensor in tensors.items():
+    for key, tensor in ordered(tensors).items():
         group, _, name = key.partition("/")
         groups.setdefault(group, {})[name] = tensor
     return groups

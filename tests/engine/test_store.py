@@ -111,6 +111,13 @@ def test_client_state_is_read_as_of_the_servers_round(tmp_path):
     assert clients.load(17, 9)["w"].item() == 5
 
 
+def test_client_state_comes_in_the_order_of_its_names(tmp_path):
+    clients = RunFolder(tmp_path).clients
+    names = [f"layer{i}.weight" for i in range(40)]
+    clients.save(1, 1, {name: torch.zeros(1) for name in names}, oldest_needed=0)
+    assert list(clients.load(1, 1)) == sorted(names)
+
+
 def test_old_client_state_is_removed_once_no_resume_can_need_it(tmp_path):
     clients = RunFolder(tmp_path).clients
     for round_ in (2, 5, 9, 12):

@@ -227,6 +227,14 @@ def test_heads_stand_on_the_global_encoder(second_round, tiny, tmp_path):
         assert mine.accuracy == expected.accuracy
 
 
+def test_distances_do_not_depend_on_the_order_of_the_tensors():
+    random = torch.Generator().manual_seed(0)
+    one = {f"encoder.{i}.weight": torch.randn(3, 3, generator=random) for i in range(30)}
+    other = {name: torch.randn(3, 3, generator=random) for name in one}
+    backwards = dict(reversed(one.items()))
+    assert divergence(one, other) == divergence(backwards, other)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_stopped_run_goes_on_with_the_same_bits(tiny, tmp_path, count):
     """With one client per round there is never a lambda, nor a group of them in a file."""

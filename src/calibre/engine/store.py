@@ -25,7 +25,7 @@ from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import ServerState
-from calibre.tensors import Tensors, grouped, prefixed
+from calibre.tensors import Tensors, grouped, ordered, prefixed
 
 
 class RunFolder:
@@ -131,7 +131,9 @@ class ClientStore:
 
     def load(self, client: int, server_round: int) -> Tensors | None:
         versions = self._versions(client, up_to=server_round)
-        return st.load(self._file(client, versions[0]).read_bytes()) if versions else None
+        if not versions:
+            return None
+        return ordered(st.load(self._file(client, versions[0]).read_bytes()))
 
     def discard(self, client: int, after_round: int) -> None:
         """Forget what a client kept in a round that refused its update."""

@@ -105,7 +105,7 @@ def lambda_of(server: ServerState, client: int) -> float:
 def divergence(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
     """The L2 distance of two encoders, all their parameters as one vector."""
     theta = encoder_parameters(one)
-    squares = ((theta[n].double() - other[n].double()).square().sum().item() for n in theta)
+    squares = ((theta[n].double() - other[n].double()).square().sum().item() for n in sorted(theta))
     return math.sqrt(sum(squares))
 
 

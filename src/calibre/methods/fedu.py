@@ -95,7 +95,7 @@ def layer_distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Te
 
     Layers are told by the shape of their weights: batch norm has vectors only.
     """
-    layers = [n for n, t in one.items() if belongs(n, ("encoder",)) and t.dim() > 1]
+    layers = [n for n, t in sorted(one.items()) if belongs(n, ("encoder",)) and t.dim() > 1]
     return sum(torch.dist(one[n].double(), other[n].double()).item() for n in layers) / len(layers)
 
 
