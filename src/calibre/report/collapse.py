@@ -7,11 +7,11 @@ training (``methods.self_supervised.collapse_monitors``, Calibre's terms) tells 
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from calibre.engine.events import Event
-
+Event = Mapping[str, Any]  # as events.jsonl holds them
 RECENT = 3  # rounds at the end, whose median client is judged
 CHANCE = 0.02  # L_n so near to ln(clusters), relatively, is guessing
 NAMED = 5  # clients that a message names
