@@ -1,0 +1,40 @@
+"""The command line: ``calibre-fl`` or ``python -m calibre``. Torch is loaded only when needed."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from calibre import __version__
+from calibre.cli import about, data, running
+from calibre.cli.common import USER_MISTAKE, errors
+from calibre.errors import UserError
+
+app = typer.Typer(
+    help="Fair and accurate personalized federated learning with self-supervised learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (running.run, running.resume, running.suite, about.methods, about.doctor):
+    app.command()(command)
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(USER_MISTAKE)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if show:
+        print(__version__)
+        raise typer.Exit

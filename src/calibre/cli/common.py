@@ -1,0 +1,19 @@
+"""What the commands share: options, the screen for errors, exit codes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+USER_MISTAKE, INTERRUPTED = 2, 130
+
+errors = Console(stderr=True)
+ExperimentFile = Annotated[
+    Path | None, typer.Argument(help="A TOML file; without one: the demonstration on digits.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="section.key=value, e.g. --set training.rounds=10", metavar="K=V"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

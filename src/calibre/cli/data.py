@@ -1,0 +1,97 @@
+"""Commands about data sets: list, download, show."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from calibre.cli.common import AsJson, Changes, ExperimentFile, errors
+
+app = typer.Typer(help="Data sets and how they are spread over clients.", no_args_is_help=True)
+
+
+@app.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """Known data sets, and where they were found or how to get them."""
+    from calibre.data.sources import describe
+
+    columns = ("about", "shape", "train", "test", "unlabelled", "classes")
+    rows: list[dict[str, Any]] = [
+        {
+            "name": row.name,
+            **{column: getattr(row.known, column) for column in columns},
+            "found": str(row.found) if row.found else None,
+            "get": row.get,
+        }
+        for row in describe()
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table("name", "what", "images", "where")
+    for row in rows:
+        size = " x ".join(map(str, row["shape"]))
+        counts = f"{row['train']:,} + {row['test']:,} test"
+        more = f" + {row['unlabelled']:,} unlabelled" if row["unlabelled"] else ""
+        table.add_row(
+            row["name"],
+            row["about"],
+            f"{counts}{more}, {size}, {row['classes']} classes",
+            row["found"] or row["get"],
+        )
+    Console().print(table)
+
+
+@app.command("download")
+def data_download(
+    name: Annotated[str, typer.Argument(help="A name that 'calibre-fl data list' shows.")],
+    root: Annotated[Path | None, typer.Option(help="Where to put it.")] = None,
+) -> None:
+    """Fetch an official archive, check it, unpack it. A broken download goes on."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from calibre.data.download import download
+    from calibre.data.sources import data_root
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors) as bars:
+        task = bars.add_task(name, total=None)
+        place = download(
+            name,
+            data_root(root),
+            progress=lambda done, of: bars.update(task, completed=done, total=of),
+        )
+    print(f"{name} is in {place}")
+
+
+@app.command("show")
+def data_show(
+    experiment: ExperimentFile = None,
+    set_: Changes = None,
+    out: Annotated[Path, typer.Option(help="Picture, without suffix.")] = Path("federation"),
+    as_json: AsJson = False,
+) -> None:
+    """Draw who holds which classes, and save it as PNG and SVG."""
+    from calibre import experiment as experiments
+    from calibre.data.federation import build
+    from calibre.data.sources import load
+    from calibre.report.federation_figure import draw
+
+    settings = experiments.read(experiment, set_ or ())
+    federation = build(load(settings.data), settings.federation, settings.seed)
+    pictures = draw(federation, out)
+    if as_json:
+        print(json.dumps({**federation.datasheet, "hash": federation.hash}, indent=2))
+        return
+    print(federation.datasheet["description"])
+    print("hash", federation.hash)
+    print("drawn as", " and ".join(str(picture) for picture in pictures))

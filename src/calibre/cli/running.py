@@ -1,0 +1,115 @@
+"""Commands that train: run, resume, suite."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
+from calibre.errors import UserError
+
+
+def run(
+    experiment: ExperimentFile = None,
+    set_: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<name>.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment, or go on with it where it stopped."""
+    from calibre import experiment as experiments
+
+    with _early_workers(experiments.gather(experiment, set_ or ())) as prepared:
+        settings = experiments.read(experiment, set_ or ())
+        _run(settings, out or Path("runs") / settings.folder_name, as_json, prepared)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    set_: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run from its last checkpoint; --set engine.* may change where it runs."""
+    from calibre import experiment as experiments
+
+    file = folder / "experiment.toml"
+    if not file.exists():
+        raise UserError(f"{folder} is not a run folder: it has no experiment.toml")
+    with _early_workers(experiments.gather(file, set_ or ())) as prepared:
+        _run(experiments.read(file, set_ or ()), folder, as_json, prepared)
+
+
+@contextmanager
+def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
+    """Start workers now, while this process still loads torch itself: it saves two seconds."""
+    from calibre.engine.process import Worker
+
+    engine = values.get("engine", {})
+    count = engine.get("workers") if isinstance(engine, dict) else 0  # nonsense is told later
+    if count is None:
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers = [Worker() for _ in range(min(count, 64) if isinstance(count, int) else 0)]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+def _run(settings: Any, folder: Path, as_json: bool, prepared: list[Any]) -> None:
+    from calibre.engine import rounds
+    from calibre.screen import LiveView, result_table
+
+    try:
+        with LiveView(errors) as view:
+            metrics = rounds.run(settings, folder, view, prepared)
+    except KeyboardInterrupt:
+        errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
+        sys.exit(INTERRUPTED)
+    if as_json:
+        print(json.dumps(metrics, indent=2))
+        return
+    console = Console()
+    console.print(result_table(metrics))
+    if metrics["failures"]:
+        console.print(f"[yellow]{metrics['failures']} client updates failed[/]; see events.jsonl")
+    for warning in metrics["warnings"]:
+        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+    console.print(f"every client:  {folder / 'clients.csv'}", highlight=False, soft_wrap=True)
+    console.print(
+        f"as a picture:  {folder / 'figures' / 'accuracies.png'}", highlight=False, soft_wrap=True
+    )
+
+
+def suite(
+    experiment: ExperimentFile = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method, or method/objective; repeat it. Default: a few of each kind."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from the experiment's on.")] = 1,
+    set_: Changes = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Run several methods on the same federations; finished ones are not run again."""
+    from calibre import experiment as experiments
+    from calibre.engine import suite as suites
+    from calibre.screen import LiveView
+
+    base = experiments.read(experiment, set_ or ())
+    chosen = method or ["calibre/simclr", "pfl-ssl/simclr", "fedavg-ft", "fedrep", "local"]
+    runs = suites.variants(base, chosen, range(base.seed, base.seed + seeds))
+    try:
+        with LiveView(errors) as view:
+            results = suites.run(runs, out, view)
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on")
+        sys.exit(INTERRUPTED)
+    print(json.dumps(results, indent=2) if as_json else suites.markdown(results))
