@@ -6,7 +6,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo test lint bench clean
 
-demo: .venv/ready
+demo: .venv/core
 	$(BIN)/calibre-fl run
 
 test: .venv/ready lint
@@ -20,10 +20,15 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m benchmarks
 
-.venv/ready: pyproject.toml constraints.txt
+# what users install; the demonstration needs no more
+.venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibre needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/ready: .venv/core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
