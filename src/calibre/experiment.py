@@ -52,6 +52,8 @@ class FederationSettings(Settings):
     overlap: Literal["disjoint", "independent"] = "disjoint"  # may two clients hold one image?
     labels: Positive | None = None  # labels kept per class and client; the rest is unlabelled
     unlabelled: Count | None = None  # images of the source's unlabelled part per training client
+    score_on: Literal["test", "validation"] = "test"  # validation: a fifth of a client's training
+    # images, held out by class; for choosing settings without a look at any test image
 
 
 class ViewSettings(Settings):

@@ -284,6 +284,24 @@ def test_natural_clients_without_test_images_hold_some_out():
         assert (pool.owners[client.test] == pool.owner_names.index(client.name)).all()
 
 
+def test_validation_images_are_training_images_set_aside():
+    request = {"scheme": "quantity", "clients": 8, "novel": 4, "samples": 40}
+    tested = build(DIGITS, FederationSettings(**request), 3)
+    validated = build(DIGITS, FederationSettings(**request, score_on="validation"), 3)
+    assert tested.hash != validated.hash
+    for number in range(12):
+        before, after = tested.client(number), validated.client(number)
+        assert set(before.labelled) == set(after.labelled) | set(after.test)  # no test image
+        assert not set(after.labelled) & set(after.test)
+        assert (histogram(DIGITS, before.labelled) == 5 * histogram(DIGITS, after.test)).all()
+
+
+def test_a_client_that_can_hold_nothing_out_is_named():
+    request = FederationSettings(clients=2, novel=0, samples=2, score_on="validation", alpha=1000.0)
+    with pytest.raises(UserError, match=r"client \d has 2 training images, no two of one class"):
+        build(DIGITS, request, 0)
+
+
 @pytest.mark.parametrize(
     ("pool", "request_", "message"),
     [

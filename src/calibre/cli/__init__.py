@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from calibre import __version__
-from calibre.cli import about, data, running
+from calibre.cli import about, data, reproduction, running
 from calibre.cli.common import USER_MISTAKE, errors
 from calibre.errors import UserError
 
@@ -17,7 +17,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (running.run, running.resume, running.suite, about.methods, about.doctor):
+for command in (
+    running.run, running.resume, running.suite, reproduction.reproduce, about.methods, about.doctor,
+):  # fmt: skip
     app.command()(command)
 app.add_typer(data.app, name="data")
 

@@ -6,7 +6,7 @@ few flat arrays, so that ten thousand clients cost no more than their images.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -164,6 +164,15 @@ def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
     else:
         train, test = _partition(pool, settings, seed)
     clients = len(train)
+    if settings.score_on == "validation":
+        train, test = _hold_out(train, pool, range(clients), range(clients), seed)
+        if not test.sizes.all():
+            client = int(np.argmin(test.sizes))
+            raise UserError(
+                f'federation.score_on = "validation": client {client} has {train.sizes[client]} '
+                "training images, no two of one class, and can hold none of them out; give "
+                "clients more images (federation.samples)"
+            )
 
     labelled, hidden = train, train.where(np.zeros(len(train.indices), np.bool_))
     if settings.labels:
@@ -273,12 +282,9 @@ def _natural(
         return Parts.of(clients[taken], taken + split.start, len(owners))
 
     train, test = held(pool.train), held(pool.test)
-    moved = np.zeros(len(train.indices), np.bool_)
-    for client in np.flatnonzero((test.sizes == 0) & (train.sizes > 0)).tolist():
-        rng = numpy_stream(seed, "federation/held-out", int(owners[client]))
-        own = slice(train.offsets[client], train.offsets[client + 1])
-        moved[own] = partition.held_out(pool.labels[train[client]], rng)
-    train, test = train.where(~moved), test.joined(train.where(moved))
+    untested = np.flatnonzero((test.sizes == 0) & (train.sizes > 0)).tolist()
+    train, moved = _hold_out(train, pool, untested, owners, seed)
+    test = test.joined(moved)
 
     poor = np.flatnonzero((train.sizes < 2) | (test.sizes < 1))
     if poor.size:
@@ -290,6 +296,18 @@ def _natural(
             "out of the data"
         )
     return train, test, names
+
+
+def _hold_out(
+    train: Parts, pool: Pool, clients: Iterable[int], names: Sequence[int] | Ints, seed: int
+) -> tuple[Parts, Parts]:
+    """What stays for training, and what these clients hold out of it to test on."""
+    moved = np.zeros(len(train.indices), np.bool_)
+    for client in clients:
+        rng = numpy_stream(seed, "federation/held-out", int(names[client]))
+        own = slice(train.offsets[client], train.offsets[client + 1])
+        moved[own] = partition.held_out(pool.labels[train[client]], rng)
+    return train.where(~moved), train.where(moved)
 
 
 def _unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: int) -> Parts:

@@ -47,28 +47,39 @@ def examine(experiment: Experiment) -> dict[str, dict[str, Any]]:
     }
 
 
+def seconds(experiment: Experiment) -> float:
+    """How long a run should take on this machine, floors not counted."""
+    machine = Machine.here()
+    trial = _one_thread_trial(experiment, machine)
+    workers = max(1, len(plan(experiment.engine, machine)))
+    return (trial["training"] + trial["personal"]) / workers
+
+
 def estimate(experiment: Experiment, machine: Machine) -> dict[str, Any]:
     """Time and memory from one short trial at the first client, with one thread like a worker."""
     devices = plan(experiment.engine, machine)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            trial = _trial(experiment, Path(folder), main_device(experiment.engine, machine))
-    finally:
-        torch.set_num_threads(threads)
+    trial = _one_thread_trial(experiment, machine)
     workers = max(1, len(devices))
-    seconds = (trial["training"] + trial["personal"]) / workers
     return {
         "run folder": f"runs/{experiment.folder_name}",
         "workers": f"{workers} x {choose(experiment.engine, machine)}",
         "parameters": f"{trial['parameters']:,}",
         "sent per client and round": f"{trial['bytes'] / 2**20:.2f} MiB each way",
-        "training": f"about {_duration(trial['training'] / workers)}",
-        "personal models": f"about {_duration(trial['personal'] / workers)}, floors not counted",
-        "in all": f"about {_duration(seconds)}",
+        "training": f"about {duration(trial['training'] / workers)}",
+        "personal models": f"about {duration(trial['personal'] / workers)}, floors not counted",
+        "in all": f"about {duration((trial['training'] + trial['personal']) / workers)}",
         "memory": f"about {trial['memory'] * (len(devices) + 1) / 2**20:.0f} MiB",
     }
+
+
+def _one_thread_trial(experiment: Experiment, machine: Machine) -> dict[str, float]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _trial(experiment, Path(folder), main_device(experiment.engine, machine))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _trial(experiment: Experiment, folder: Path, device: str) -> dict[str, float]:
@@ -122,7 +133,8 @@ def _fastest(work: Any) -> float:
     return time.perf_counter() - began
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In words: seconds, minutes or hours, whichever reads best."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

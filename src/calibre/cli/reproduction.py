@@ -1,0 +1,48 @@
+"""The command that reproduces the paper's figures and tables."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from calibre.cli.common import INTERRUPTED, errors
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="A figure or table; without one: list them.")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="cpu: two cores; paper: as published.")] = "cpu",
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0 on.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the results.")] = Path("runs"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
+) -> None:
+    """Reproduce a figure or table of the paper; what has been run is not run again."""
+    from calibre.recipes import names
+
+    if name is None:
+        table = Table("name", "what")
+        for recipe in names.recipes().values():
+            table.add_row(recipe.name, recipe.title)
+        Console().print(table)
+        return
+    from calibre.recipes import reproduce as reproduction
+    from calibre.screen import LiveView
+
+    recipe, wanted = names.find(name), names.scale(scale)
+    experiments = recipe.experiments(wanted, range(seeds))
+    errors.print(
+        reproduction.announcement(recipe, experiments, out), highlight=False, soft_wrap=True
+    )
+    if dry_run:
+        return
+    try:
+        with LiveView(errors) as view:
+            text = reproduction.reproduce(recipe, wanted, experiments, out, view)
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on")
+        sys.exit(INTERRUPTED)
+    print(text)

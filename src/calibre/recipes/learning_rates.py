@@ -1,0 +1,73 @@
+"""Which learning rate suits each method at CPU scale: chosen on validation images only."""
+
+import statistics
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+from calibre.experiment import Experiment
+from calibre.recipes.recipe import Recipe, Result
+from calibre.recipes.settings import Scale, experiment, method, rate
+from calibre.settings import validate
+
+ROUNDS = 10
+SELF_SUPERVISED = ("simclr", "byol", "simsiam", "moco", "swav", "smog")
+WITH_MOMENTUM = (
+    "fedavg-ft", "fedprox-ft", "fedbn-ft", "qffl-ft", "fedper", "fedrep", "fedbabu", "lg-fedavg",
+    "ditto", "apfl", "fedproto", "local",
+)  # fmt: skip
+WITHOUT_MOMENTUM = ("scaffold-ft", "perfedavg", "perfedavg-hf")
+GRIDS: dict[str, tuple[float, ...]] = {
+    **{f"pfl-ssl/{objective}": (0.03, 0.1, 0.3) for objective in SELF_SUPERVISED},
+    **dict.fromkeys(WITH_MOMENTUM, (0.01, 0.03, 0.1)),
+    **dict.fromkeys(WITHOUT_MOMENTUM, (0.03, 0.1, 0.3)),
+}
+
+
+def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
+    """Every method, rate and seed, on the Q-non-iid federation without its test images."""
+    chosen = []
+    for name, grid in GRIDS.items():
+        for value, seed in product(grid, seeds):
+            table = method(name, scale, **rate(name, value))
+            values = experiment("cifar10", "quantity", scale, table, seed).model_dump()
+            values["federation"] |= {"score_on": "validation", "test_samples": None}
+            values["training"]["rounds"] = ROUNDS
+            chosen.append(validate(Experiment, values))
+    return chosen
+
+
+def conclude(results: Sequence[Result], folder: Path, scale: Scale) -> str:
+    """A table of mean validation accuracies of training clients, the best of each row in bold."""
+    scores: dict[str, dict[float, list[float]]] = {}
+    for result in results:
+        row = scores.setdefault(result.metrics["method"], {})
+        row.setdefault(_rate(result.experiment), []).append(result.metrics["train"]["mean"])
+    rates = sorted({value for row in scores.values() for value in row})
+    lines = [
+        "| method | " + " | ".join(f"{value:g}" for value in rates) + " |",
+        "|" + "---|" * (len(rates) + 1),
+    ]
+    for name, row in scores.items():
+        means = {value: statistics.mean(over_seeds) for value, over_seeds in row.items()}
+        best = max(means, key=lambda value: (means[value], -value))
+        cells = {value: f"{100 * mean:.1f}" for value, mean in means.items()}
+        cells[best] = f"**{cells[best]}**"
+        lines.append(f"| {name} | {' | '.join(cells.get(value, '') for value in rates)} |")
+    return "\n".join(lines)
+
+
+def _rate(experiment: Experiment) -> float:
+    values = experiment.method.model_dump()
+    return float(values["beta"] if "beta" in values else values["sgd"]["lr"])
+
+
+RECIPES = (
+    Recipe(
+        "learning-rates",
+        f"Learning rates by validation accuracy after {ROUNDS} rounds, CIFAR-10 under Q-non-iid",
+        experiments,
+        conclude,
+        seeds=1,
+    ),
+)

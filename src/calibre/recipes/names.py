@@ -1,0 +1,32 @@
+"""The recipes by name."""
+
+import importlib
+from typing import cast, get_args
+
+from calibre.errors import UserError
+from calibre.recipes.recipe import Recipe
+from calibre.recipes.settings import Scale
+from calibre.settings import nearest
+
+MODULES = ("table1", "learning_rates")
+
+
+def recipes() -> dict[str, Recipe]:
+    found: dict[str, Recipe] = {}
+    for module in MODULES:
+        for recipe in importlib.import_module(f"calibre.recipes.{module}").RECIPES:
+            found[recipe.name] = recipe
+    return found
+
+
+def find(name: str) -> Recipe:
+    known = recipes()
+    if name not in known:
+        raise UserError(f"there is no recipe called '{name}': {nearest(name, known)}")
+    return known[name]
+
+
+def scale(name: str) -> Scale:
+    if name not in get_args(Scale):
+        raise UserError(f"--scale {name}: known: {', '.join(get_args(Scale))}")
+    return cast(Scale, name)

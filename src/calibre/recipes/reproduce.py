@@ -1,0 +1,53 @@
+"""Carry a recipe out: say what it takes, run what is missing, conclude."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from calibre.data.sources import locate
+from calibre.engine import suite
+from calibre.engine.estimate import duration, seconds
+from calibre.engine.events import Emit
+from calibre.experiment import Experiment
+from calibre.files import write_atomic
+from calibre.recipes.recipe import Recipe, Result
+from calibre.recipes.settings import Scale
+
+
+def announcement(recipe: Recipe, experiments: Sequence[Experiment], out: Path) -> str:
+    """What will run and how long it should take here; a data set that is absent is named."""
+    for data in {experiment.data for experiment in experiments}:
+        locate(data)
+    missing = [e for e in experiments if not (out / e.folder_name / "metrics.json").exists()]
+    lines = [f"{recipe.title}: {len(experiments)} runs, {len(experiments) - len(missing)} finished"]
+    if missing:
+        lines.append(f"the others should take about {duration(_expected(missing))} here")
+    return "\n".join(lines)
+
+
+def _expected(experiments: Sequence[Experiment]) -> float:
+    """Seconds: one short trial for each kind of training, supervised or by its objective."""
+    trials: dict[str, float] = {}
+    total = 0.0
+    for experiment in experiments:
+        objective = experiment.method.model_dump().get("objective") or {"name": "supervised"}
+        kind = f"{objective['name']} on {experiment.data.source}"
+        if kind not in trials:
+            trials[kind] = seconds(experiment)
+        total += trials[kind]
+    return total
+
+
+def reproduce(
+    recipe: Recipe, scale: Scale, experiments: Sequence[Experiment], out: Path, emit: Emit
+) -> str:
+    """The figure or table as Markdown, also kept beside the runs."""
+    metrics = suite.run(experiments, out, emit)
+    results = [
+        Result(experiment, out / experiment.folder_name, found)
+        for experiment, found in zip(experiments, metrics, strict=True)
+    ]
+    place = out / f"{recipe.name}-{scale}"
+    place.mkdir(parents=True, exist_ok=True)
+    text = recipe.conclude(results, place, scale)
+    write_atomic(place / "result.md", text + "\n")
+    return text

@@ -1,0 +1,92 @@
+"""The two scales at which the paper's experiments are stated: its own, and two CPU cores."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from calibre.experiment import Experiment
+from calibre.recipes.rates import RATES
+from calibre.registry import METHODS
+from calibre.settings import look_up, validate
+
+Scale = Literal["cpu", "paper"]
+Scheme = Literal["quantity", "dirichlet"]
+
+CLASSES = {"cifar10": 2, "cifar100": 5, "stl10": 2}  # S of Q-non-iid (ALGORITHMS D.1)
+
+# Section V-A: 100 clients train and 50 are novel, 10 a round for 200 rounds of 3 local epochs,
+# ResNet-18, batches of 256 (self-supervised) and 32, heads of 10 epochs at 0.05.
+PAPER: dict[str, Any] = {
+    "federation": {"clients": 100, "novel": 50, "alpha": 0.3},
+    "network": {"encoder": "resnet18", "width": 64, "stem": "auto"},
+    "training": {"rounds": 200, "clients_per_round": 10, "epochs": 3},
+    "personal": {"epochs": 10, "lr": 0.05, "batch": 32, "floors": ()},
+}
+# (2, 500) is the paper's; it writes (0.3, #) for D-non-iid: as many as can be dealt without a
+# client sharing an image with another. STL-10 has 5,000 labels and 100,000 images without any.
+PAPER_SAMPLES: dict[tuple[str, str], dict[str, int]] = {
+    ("cifar10", "quantity"): {"samples": 500},
+    ("cifar100", "quantity"): {"samples": 500},
+    ("cifar10", "dirichlet"): {"samples": 333},
+    ("cifar100", "dirichlet"): {"samples": 333},
+    ("stl10", "quantity"): {"samples": 50},
+    ("stl10", "dirichlet"): {"samples": 33},
+}
+
+# What two cores do in a minute or two (ALGORITHMS E, last column).
+CPU: dict[str, Any] = {
+    "federation": {"clients": 20, "novel": 10, "alpha": 0.3, "samples": 200, "test_samples": 100},
+    "network": {"encoder": "cnn", "width": 16},
+    "training": {"rounds": 30, "clients_per_round": 5, "epochs": 3},
+    "personal": PAPER["personal"],
+}
+CPU_STL10 = {"samples": 150, "test_samples": 100, "unlabelled": 150}  # at 32 pixels
+
+BATCHES = {"paper": 256, "cpu": 64}  # of self-supervised training
+CLUSTERS = {"paper": 10, "cpu": 5}  # prototypes per batch: K <= N / 4
+
+
+def experiment(
+    source: str, scheme: Scheme, scale: Scale, method: Mapping[str, Any], seed: int
+) -> Experiment:
+    """One run of the paper: where, on what, with which method."""
+    values = PAPER if scale == "paper" else CPU
+    federation = {**values["federation"], "scheme": scheme, "classes": CLASSES[source]}
+    data: dict[str, Any] = {"source": source}
+    if scale == "paper":
+        federation |= PAPER_SAMPLES[source, scheme]
+    elif source == "stl10":
+        federation |= CPU_STL10
+        data["size"] = 32
+    chosen = {"data": data, "federation": federation, "method": method, "seed": seed}
+    built: Experiment = validate(Experiment, {**values, **chosen})
+    return built
+
+
+def method(name: str, scale: Scale, **changes: Any) -> dict[str, Any]:
+    """The table of a method, written ``name`` or ``name/objective``, with its learning rate."""
+    name, _, objective = name.partition("/")
+    table: dict[str, Any] = {"name": name}
+    if objective:
+        table["objective"] = objective
+    fields = look_up("method", name, METHODS).model_fields
+    if "objective" in fields:
+        table["sgd"] = {"batch": BATCHES[scale]}
+    if "prototypes" in fields:
+        table["prototypes"] = {"clusters": CLUSTERS[scale]}
+    if scale == "cpu" and (chosen := RATES.get(name, RATES.get(objective))):
+        table = _merged(table, rate(name, chosen))
+    return _merged(table, changes)
+
+
+def rate(name: str, value: float) -> dict[str, Any]:
+    """A learning rate as the method ``name`` calls it."""
+    if name.startswith("perfedavg"):
+        return {"alpha": value, "beta": value}  # of the inner and the meta step
+    return {"sgd": {"lr": value}}
+
+
+def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(table)
+    for key, value in changes.items():
+        merged[key] = {**merged.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return merged
