@@ -18,7 +18,7 @@ WITH_MOMENTUM = (
 )  # fmt: skip
 WITHOUT_MOMENTUM = ("scaffold-ft", "perfedavg", "perfedavg-hf")
 GRIDS: dict[str, tuple[float, ...]] = {
-    **{f"pfl-ssl/{objective}": (0.03, 0.1, 0.3) for objective in SELF_SUPERVISED},
+    **{f"pfl-ssl/{objective}": (0.01, 0.03, 0.1) for objective in SELF_SUPERVISED},
     **dict.fromkeys(WITH_MOMENTUM, (0.01, 0.03, 0.1)),
     **dict.fromkeys(WITHOUT_MOMENTUM, (0.03, 0.1, 0.3)),
 }
