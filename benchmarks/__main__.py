@@ -26,8 +26,10 @@ def main() -> None:
         "augmentation": lambda: [_augmentation()],
         "heads": lambda: [_heads()],
         "memory": lambda: [startup.memory()],
-        "rounds cnn": lambda: rounds.measure("cnn", 32, arguments.repeats),
-        "rounds resnet18": lambda: rounds.measure("resnet18", 16, arguments.repeats),
+        "rounds cnn": lambda: rounds.spine("cnn", 32, arguments.repeats),
+        "rounds resnet18": lambda: rounds.spine("resnet18", 16, arguments.repeats),
+        "objectives": lambda: rounds.objectives(arguments.repeats),
+        "supervised": lambda: rounds.supervised(arguments.repeats),
     }
     results: list[dict[str, Any]] = []
     table = Table("benchmark", "measured", "target", "")

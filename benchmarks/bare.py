@@ -8,35 +8,101 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from calibre.engine.process import ENVIRONMENT
 from calibre.experiment import Experiment
 from calibre.methods.method import Method
-from calibre.models.network import Problem, to_fast_layout
+from calibre.models.network import Classifier, Problem, build_classifier, to_fast_layout
+from calibre.ssl.objective import Objective
+
+Step = Callable[[], None]
+
+
+def steps(experiment: Experiment, batch: int) -> list[Step]:
+    """The bare steps that one batch costs in each local epoch of this experiment's method."""
+    method = cast(Method, experiment.method)
+    problem = Problem(32, 3, 10, experiment.network, experiment.seed)
+    epochs = experiment.training.epochs
+    if hasattr(method, "objective"):
+        return [_objective_step(method, problem, batch)] * epochs
+    full, head = _classifier_steps(problem, batch)
+    return {
+        "fedavg": [full] * epochs,
+        "fedrep": [head] * (epochs - 1) + [full],  # its default: one epoch for the encoder
+        "ditto": [full, full] * epochs,  # the global and the personal model
+        "apfl": [full, full] * epochs,  # likewise
+    }[method.name]
+
+
+def _objective_step(method: Method, problem: Problem, batch: int) -> Step:
+    """A step of the objective; where Calibre will use both views' z and h, they are computed."""
+    network = cast(Objective, to_fast_layout(method.build(problem), torch.device("cpu")).train())
+    network.calibrated = method.name == "calibre"
+    a, b = (_images(batch) for _ in range(2))
+    network.begin_round(lambda count: _images(min(count, batch)))
+    optimizer = _sgd(network)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        pair = network(a, b)
+        loss = pair.loss
+        if network.calibrated:
+            loss = loss + 0 * (pair.h_a.sum() + pair.h_b.sum())
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def _classifier_steps(problem: Problem, batch: int) -> tuple[Step, Step]:
+    """A step of all parameters, and one of the head on the frozen encoder."""
+    network = cast(
+        Classifier, to_fast_layout(build_classifier(problem), torch.device("cpu")).train()
+    )
+    images, labels = _images(batch), torch.randint(10, (batch,))
+    optimizer, head_optimizer = _sgd(network), _sgd(network.head)
+
+    def full() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(network(images), labels).backward()
+        optimizer.step()
+
+    def head() -> None:
+        head_optimizer.zero_grad()
+        with torch.no_grad():
+            features = network.encoder.eval()(images)
+        F.cross_entropy(network.head(features), labels).backward()
+        head_optimizer.step()
+        network.encoder.train()
+
+    return full, head
+
+
+def _images(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+
+
+def _sgd(network: nn.Module) -> torch.optim.SGD:
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return torch.optim.SGD(trained, 0.05, momentum=0.9, weight_decay=5e-4, foreach=True)
 
 
 def loop(experiment: Experiment, batch: int) -> None:
-    """Read a number of steps, make them, answer; views and network stay in memory."""
+    """Read for how many batches, make all their steps, answer; all stays in memory."""
     torch.set_num_threads(1)
-    method = experiment.method
-    assert isinstance(method, Method)
-    problem = Problem(32, 3, 10, experiment.network, experiment.seed)
-    network = to_fast_layout(method.build(problem), torch.device("cpu")).train()
-    optimizer = torch.optim.SGD(
-        network.parameters(), 0.05, momentum=0.9, weight_decay=5e-4, foreach=True
-    )
-    views = [
-        torch.randn(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-        for _ in range(2)
-    ]
+    made = steps(experiment, batch)
     print("ready", flush=True)
     for line in sys.stdin:
         for _ in range(int(line)):
-            optimizer.zero_grad()
-            network(*views).loss.backward()
-            optimizer.step()
+            for step in made:
+                step()
         print("done", flush=True)
 
 
@@ -57,11 +123,12 @@ class BareLoops:
         ]
         self._wait()
 
-    def seconds(self, steps_each: int) -> float:
+    def seconds(self, batches_each: int) -> float:
+        """Of all local epochs over so many batches, in each process."""
         began = time.perf_counter()
         for process in self.processes:
             assert process.stdin is not None
-            process.stdin.write(f"{steps_each}\n")
+            process.stdin.write(f"{batches_each}\n")
             process.stdin.flush()
         self._wait()
         return time.perf_counter() - began
@@ -78,7 +145,5 @@ class BareLoops:
 
 
 if __name__ == "__main__":
-    import tomllib
-
-    given = json.loads(sys.argv[1])
+    given: dict[str, Any] = json.loads(sys.argv[1])
     loop(Experiment.model_validate(tomllib.loads(given["toml"])), given["batch"])

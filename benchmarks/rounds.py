@@ -1,10 +1,11 @@
-"""A federated round against the bare loop, and what Calibre's terms add to it."""
+"""Federated rounds against the bare loop, and what Calibre's terms add to them."""
 
 import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,143 @@ from calibre.engine.rounds import Run
 from calibre.engine.store import RunFolder
 from calibre.engine.workers import Processes
 from calibre.experiment import Experiment, read
+from calibre.registry import OBJECTIVES
 
-CLIENTS, IMAGES, BATCH, EPOCHS = 10, 500, 250, 3
+SUPERVISED = ("fedavg", "fedrep", "ditto", "apfl")
 
 
-def experiment(encoder: str, width: int, method: str, images: Path | None) -> Experiment:
-    source = "cifar10" if images is None else str(images)
-    return read(
-        None,
-        [
-            f"data.source={source}", "federation.scheme=iid", f"federation.clients={CLIENTS}",
-            "federation.novel=0", f"federation.samples={IMAGES}", f"network.encoder={encoder}",
-            f"network.width={width}", f"method.name={method}", f"method.sgd.batch={BATCH}",
-            f"training.clients_per_round={CLIENTS}", f"training.epochs={EPOCHS}",
-            "training.rounds=100",
-        ],
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Load:
+    """The work of one round."""
+
+    encoder: str
+    width: int
+    clients: int
+    images: int
+    batch: int
+    epochs: int = 3
+
+    @property
+    def batches_each(self) -> int:
+        """Of one epoch, for each of two processes."""
+        return self.clients * -(-self.images // self.batch) // 2
+
+
+def spine(encoder: str, width: int, repeats: int) -> list[dict[str, Any]]:
+    """SimCLR, plain and calibrated, at the paper's size of round."""
+    return _objective("simclr", Load(encoder, width, clients=10, images=500, batch=250), repeats)
+
+
+def objectives(repeats: int) -> list[dict[str, Any]]:
+    """Every other objective, plain and calibrated, with the small CNN."""
+    size = Load("cnn", 32, clients=4, images=250, batch=125)
+    return [
+        result
+        for name in OBJECTIVES
+        if name != "simclr"
+        for result in _objective(name, size, repeats)
+    ]
+
+
+def supervised(repeats: int) -> list[dict[str, Any]]:
+    """Methods of one and of two models, with the small CNN."""
+    size = Load("cnn", 32, clients=10, images=500, batch=50)
+    results = []
+    for method in SUPERVISED:
+        with _experiments(size, {"round": (f"method.name={method}",)}) as experiments:
+            seconds = _alternate(size, experiments, {"bare": experiments["round"]}, repeats)
+        middle = _medians(seconds)
+        results.append(
+            {
+                "name": f"{method} round against the bare loop, {size.encoder} width {size.width}",
+                "ratio": middle["bare"] / middle["round"],
+                "target": ">= 0.85",
+                "settings": _settings(size, seconds),
+            }
+        )
+    return results
+
+
+def _objective(objective: str, size: Load, repeats: int) -> list[dict[str, Any]]:
+    """Alternate the rounds and their bare loops; ratios of the medians."""
+    changes = {
+        name: (f"method.name={name}", f"method.objective={objective}")
+        for name in ("pfl-ssl", "calibre")
+    }
+    with _experiments(size, changes) as experiments:
+        bare = {f"bare {name}": experiment for name, experiment in experiments.items()}
+        seconds = _alternate(size, experiments, bare, repeats)
+    middle = _medians(seconds)
+    settings = _settings(size, seconds)
+    pairs = size.clients * size.images * size.epochs
+    settings["bare pairs per second"] = round(pairs / middle["bare pfl-ssl"], 1)
+    # SMoG encodes one view alone and Calibre needs both: the bare loop says what that costs
+    more_passes = middle["bare calibre"] / middle["bare pfl-ssl"] if objective == "smog" else 1
+    where = f"{size.encoder} width {size.width}"
+    return [
+        {
+            "name": f"pFL round of {objective} against its bare loop, {where}",
+            "ratio": middle["bare pfl-ssl"] / middle["pfl-ssl"],
+            "target": ">= 0.90",
+            "settings": settings,
+        },
+        {
+            "name": f"Calibre round of {objective} against its pFL round, {where}",
+            "ratio": middle["calibre"] / (middle["pfl-ssl"] * more_passes),
+            "target": "<= 1.10",
+            "settings": settings,
+        },
+    ]
+
+
+def _alternate(
+    size: Load, rounds: Mapping[str, Experiment], bare: Mapping[str, Experiment], repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of a round and of a bare loop of the same passes, one after the other."""
+    with contextlib.ExitStack() as open_until_the_end:
+        timed: dict[str, Callable[[], float]] = {}
+        for name, experiment in bare.items():
+            loops = BareLoops(experiment, size.batch)
+            open_until_the_end.callback(loops.close)
+            timed[name] = lambda loops=loops: loops.seconds(size.batches_each)  # type: ignore[misc]
+        for name, experiment in rounds.items():
+            run = open_until_the_end.enter_context(running(experiment))
+            timed[name] = lambda run=run: _round(run)  # type: ignore[misc]
+        for measure in timed.values():
+            measure()  # a first time, to warm up
+        seconds: dict[str, list[float]] = {name: [] for name in timed}
+        for _ in range(repeats):
+            for name, measure in timed.items():
+                seconds[name].append(measure())
+    return seconds
+
+
+def _round(run: Run) -> float:
+    began = time.perf_counter()
+    run.round()
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def _experiments(
+    size: Load, changes: Mapping[str, tuple[str, ...]]
+) -> Iterator[dict[str, Experiment]]:
+    """Experiments of this size on CIFAR-10, or on noise of its shape where it is absent."""
+    with tempfile.TemporaryDirectory() as name:
+        source = "cifar10" if find("cifar10") else str(_noise(Path(name) / "noise.npz"))
+        common = (
+            f"data.source={source}", "federation.scheme=iid", f"federation.clients={size.clients}",
+            "federation.novel=0", f"federation.samples={size.images}",
+            f"network.encoder={size.encoder}", f"network.width={size.width}",
+            f"training.clients_per_round={size.clients}", f"training.epochs={size.epochs}",
+            "training.rounds=100", f"method.sgd.batch={size.batch}",
+        )  # fmt: skip
+        yield {name: read(None, [*chosen, *common]) for name, chosen in changes.items()}
 
 
 @contextlib.contextmanager
 def running(settings: Experiment) -> Iterator[Run]:
-    """A run with two workers that are warm: one round is already behind it."""
+    """A run with two workers."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = RunFolder(folder)
@@ -49,54 +166,24 @@ def running(settings: Experiment) -> Iterator[Run]:
         host = Host(settings, pool, federation, folder, torch.device("cpu"))
         workers = Processes(folder, ["cpu", "cpu"], [])
         try:
-            run = Run(settings, store, federation, host, workers, lambda event: None, 0.0)
-            yield run
+            yield Run(settings, store, federation, host, workers, lambda event: None, 0.0)
         finally:
             workers.close()
             store.close()
 
 
-def measure(encoder: str, width: int, repeats: int) -> list[dict[str, Any]]:
-    """Alternate bare loop, pFL-SimCLR round and Calibre round; ratios of the medians."""
-    with tempfile.TemporaryDirectory() as name:
-        images = None if find("cifar10") else _noise(Path(name) / "noise.npz")
-        plain = experiment(encoder, width, "pfl-ssl", images)
-        calibrated = experiment(encoder, width, "calibre", images)
-        steps = CLIENTS * EPOCHS * -(-IMAGES // BATCH) // 2
-        bare = BareLoops(plain, BATCH)
-        seconds: dict[str, list[float]] = {"bare": [], "pfl-ssl": [], "calibre": []}
-        with running(plain) as plain_run, running(calibrated) as calibrated_run:
-            plain_run.round()
-            calibrated_run.round()
-            bare.seconds(2)
-            for _ in range(repeats):
-                seconds["bare"].append(bare.seconds(steps))
-                for key, run in (("pfl-ssl", plain_run), ("calibre", calibrated_run)):
-                    began = time.perf_counter()
-                    run.round()
-                    seconds[key].append(time.perf_counter() - began)
-        bare.close()
-    middle = {key: statistics.median(values) for key, values in seconds.items()}
-    settings = {
-        "encoder": encoder, "width": width, "clients": CLIENTS, "images": IMAGES, "batch": BATCH,
-        "epochs": EPOCHS, "data": "cifar10" if images is None else "noise of CIFAR-10's shape",
-        "repeats": repeats, "seconds": {k: [round(v, 2) for v in vs] for k, vs in seconds.items()},
-        "bare pairs per second": round(CLIENTS * IMAGES * EPOCHS / middle["bare"], 1),
-    }  # fmt: skip
-    return [
-        {
-            "name": f"federated SimCLR round against the bare loop, {encoder} width {width}",
-            "ratio": middle["bare"] / middle["pfl-ssl"],
-            "target": ">= 0.90",
-            "settings": settings,
+def _medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _settings(size: Load, seconds: Mapping[str, list[float]]) -> dict[str, Any]:
+    return {
+        **asdict(size),
+        "data": "cifar10" if find("cifar10") else "noise of CIFAR-10's shape",
+        "seconds": {
+            name: [round(value, 2) for value in values] for name, values in seconds.items()
         },
-        {
-            "name": f"Calibre's round against pFL-SimCLR's, {encoder} width {width}",
-            "ratio": middle["calibre"] / middle["pfl-ssl"],
-            "target": "<= 1.10",
-            "settings": settings,
-        },
-    ]
+    }
 
 
 def _noise(path: Path) -> Path:

@@ -28,6 +28,25 @@ def test_names_and_tables_are_the_same_thing():
     assert changed.method.sgd.lr == 0.5
 
 
+def test_another_method_does_not_inherit_what_was_set_for_the_first(tmp_path):
+    file = tmp_path / "e.toml"
+    file.write_text(
+        "[method]\nname = 'calibre'\nobjective = {name = 'simclr', temperature = 0.1}\n"
+        "prototypes = {clusters = 5}\nsgd = {batch = 16}\n"
+    )
+    other = read(file, ["method.name=fedavg"]).method
+    assert (other.name, other.sgd) == ("fedavg", read(None, ["method=fedavg"]).method.sgd)
+    for changes in (
+        ["method.sgd.batch=8", "method.name=pfl-ssl"],  # whichever is typed first
+        ["method.name=pfl-ssl", "method.sgd.batch=8"],
+    ):
+        assert read(file, changes).method.sgd.batch == 8
+    same = read(file, ["method.name=calibre"]).method
+    assert (same.prototypes.clusters, same.sgd.batch) == (5, 16)
+    byol = read(file, ["method.objective.name=byol"]).method
+    assert (byol.objective.name, byol.prototypes.clusters) == ("byol", 5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

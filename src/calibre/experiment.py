@@ -107,6 +107,10 @@ class EngineSettings(Settings):
     quorum: Fraction = 0.5  # of a round's clients that must succeed
     checkpoint_every: Positive = 1  # rounds
     keep: Positive = 2  # checkpoints
+    runtime: Literal["embedded", "flower-sim", "flower"] = "embedded"  # here, or through Flower:
+    sites: Positive | None = None  # nodes to simulate (default: cores), or to wait for (default: 2)
+    deadline: Annotated[float, Field(gt=0)] | None = None  # seconds a site has for its job
+    transfer: Literal["exact", "half"] = "exact"  # half: float16 on the wire, which rounds
 
 
 class Experiment(Settings):
@@ -159,9 +163,20 @@ def gather(path: Path | None = None, changes: Iterable[str] = ()) -> dict[str, A
             raise UserError(f"cannot read {path}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is not a TOML file: {error}") from None
-    for change in changes:
+    for change in sorted(changes, key=_order):
         _apply(values, change)
     return values
+
+
+# what is chosen by name, in the order in which choices are made, and what an absent name means
+CHOICES = ("method", "method.name", "method.objective", "method.objective.name")
+DEFAULTS = {"method.name": "calibre", "method.objective.name": "simclr"}
+
+
+def _order(change: str) -> int:
+    """Which method, then which objective, then the rest, in whatever order they were typed."""
+    key = change.partition("=")[0].strip()
+    return CHOICES.index(key) if key in CHOICES else len(CHOICES)
 
 
 def _apply(values: dict[str, Any], change: str) -> None:
@@ -178,6 +193,8 @@ def _apply(values: dict[str, Any], change: str) -> None:
     value = _parse(text.strip())
     if isinstance(old, Mapping) and isinstance(value, str):
         value = {"name": value}
+    if (default := DEFAULTS.get(".".join(path))) and value != (old or default):
+        values.clear()  # what was set for another method is not meant for this one
     values[path[-1]] = value
 
 

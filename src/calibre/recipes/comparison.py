@@ -1,0 +1,116 @@
+"""Figures 3 and 4: mean and variance of every method, over training and novel clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from calibre.experiment import Experiment
+from calibre.recipes.claims import Claim
+from calibre.recipes.recipe import Recipe, Result
+from calibre.recipes.settings import Scale, Scheme, experiment, method
+
+METHODS = (
+    "calibre/simclr", "pfl-ssl/simclr", "local", "fedavg-ft", "fedrep", "fedbabu", "fedema",
+    "fedavg", "scaffold", "scaffold-ft", "lg-fedavg", "fedper", "perfedavg", "apfl", "ditto",
+    "local-convergent", "calibre/byol", "calibre/simsiam", "calibre/moco",
+)  # fmt: skip
+BEYOND_THE_PAPER = (
+    "untrained", "fedprox-ft", "fedbn-ft", "qffl-ft", "fedproto", "perfedavg-hf", "fedu",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One panel: a data set, how it is spread, and what the paper says of it."""
+
+    name: str
+    title: str
+    source: str
+    scheme: Scheme
+    claims: tuple[Claim, ...]
+
+    def recipe(self) -> Recipe:
+        return Recipe(self.name, self.title, self.experiments, self.conclude)
+
+    def experiments(self, scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
+        names = (*METHODS, *BEYOND_THE_PAPER)
+        return [
+            experiment(self.source, self.scheme, scale, method(name, scale), seed)
+            for seed, name in product(seeds, names)
+        ]
+
+    def conclude(self, results: Sequence[Result], folder: Path, scale: Scale) -> str:
+        """The comparison as table and picture, and a verdict on every claim."""
+        runs: dict[str, list[dict[str, Any]]] = {}
+        for result in results:
+            runs.setdefault(result.metrics["method"], []).append(result.metrics)
+        verdicts = [(claim.text, *claim.judge(runs)) for claim in self.claims]
+        lines = [f"- {text}: **{verdict}** ({said})" for text, verdict, said in verdicts]
+        return "\n".join(lines)
+
+
+COMPARISONS = (
+    Comparison(
+        "figure-3-cifar10",
+        "Figure 3: mean and variance, CIFAR-10 under Q-non-iid (2 classes)",
+        "cifar10",
+        "quantity",
+        (
+            Claim("C1, q4", None, "train", "mean", 1.71),
+            Claim("C7", "APFL", "train", "variance", 0.0031),
+        ),
+    ),
+    Comparison(
+        "figure-3-cifar100",
+        "Figure 3: mean and variance, CIFAR-100 under Q-non-iid (5 classes)",
+        "cifar100",
+        "quantity",
+        (
+            Claim("C2, q4", None, "train", "mean", 1.51),
+            Claim("C8", "FedBABU", "train", "variance", 0.0048),
+        ),
+    ),
+    Comparison(
+        "figure-3-stl10",
+        "Figure 3: mean and variance, STL-10 under Q-non-iid (2 classes)",
+        "stl10",
+        "quantity",
+        (
+            Claim("C3, q4", None, "train", "mean", 6.03),
+            Claim("C9", "FedEMA", "train", "variance", -31.1, relative=True),
+        ),
+    ),
+    Comparison(
+        "figure-3-stl10-d",
+        "Section V-B: mean, STL-10 under D-non-iid (0.3)",
+        "stl10",
+        "dirichlet",
+        (Claim("C4", "FedBABU", "train", "mean", 15.18),),
+    ),
+    Comparison(
+        "figure-4-cifar10",
+        "Figure 4: training and novel clients, CIFAR-10 under D-non-iid (0.3)",
+        "cifar10",
+        "dirichlet",
+        (
+            Claim("C5", "FedAvg-FT", "train", "mean", 2.97),
+            Claim("C10, q5", "FedAvg-FT", "train", "variance", -23.8, relative=True),
+            Claim("C11, q7", "FedBABU", "novel", "mean", 2.2),
+            Claim("C13", "FedBABU", "novel", "variance", -0.01),
+        ),
+    ),
+    Comparison(
+        "figure-4-cifar100",
+        "Figure 4: training and novel clients, CIFAR-100 under D-non-iid (0.3)",
+        "cifar100",
+        "dirichlet",
+        (
+            Claim("C6", "FedAvg-FT", "train", "mean", 7.11),
+            Claim("C12, q7", "FedBABU", "novel", "mean", 9.6),
+            Claim("C14", "FedBABU", "novel", "variance", 0.0045),
+        ),
+    ),
+)
+RECIPES = tuple(comparison.recipe() for comparison in COMPARISONS)

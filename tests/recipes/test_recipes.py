@@ -1,0 +1,108 @@
+import json
+
+import pytest
+
+from calibre.engine import rounds
+from calibre.errors import UserError
+from calibre.recipes import names, reproduce
+from calibre.recipes.claims import OURS, Claim
+from calibre.recipes.recipe import Recipe
+from calibre.recipes.settings import experiment, method
+
+PAPER = {name: r for name, r in names.recipes().items() if name != "learning-rates"}
+
+
+@pytest.mark.parametrize("name", sorted(PAPER))
+def test_the_paper_s_setting_exactly(name):
+    made = PAPER[name].experiments("paper", [0])
+    for e in made:
+        assert (e.federation.clients, e.federation.novel, e.federation.alpha) == (100, 50, 0.3)
+        assert (e.training.rounds, e.training.clients_per_round, e.training.epochs) == (200, 10, 3)
+        assert (e.network.encoder, e.network.width) == ("resnet18", 64)
+        assert (e.personal.epochs, e.personal.lr, e.personal.batch) == (10, 0.05, 32)
+        values = e.method.model_dump()
+        if values.get("objective"):
+            assert values["sgd"]["batch"] == 256
+        elif "sgd" in values:
+            assert values["sgd"]["batch"] == 32
+        if values["name"] == "calibre" and name != "table-1":
+            assert values["prototypes"]["alpha_p"] == values["prototypes"]["alpha_n"] == 0.3
+        if e.federation.scheme == "quantity":
+            assert e.federation.classes == {"cifar10": 2, "cifar100": 5, "stl10": 2}[e.data.source]
+    assert len({e.hash() for e in made}) == len(made)
+
+
+def test_every_experiment_of_a_recipe_is_on_the_same_federation():
+    for recipe in PAPER.values():
+        for scale in ("cpu", "paper"):
+            made = recipe.experiments(scale, [0])
+            assert len({(e.data, e.federation, e.training, e.network) for e in made}) == 1
+
+
+def test_rates_are_chosen_without_test_images_or_novel_clients():
+    for e in names.find("learning-rates").experiments("cpu", [0]):
+        assert e.federation.score_on == "validation"
+
+
+def test_a_method_s_learning_rate_by_its_own_name():
+    assert method("perfedavg", "paper", alpha=0.5)["alpha"] == 0.5
+    made = experiment("cifar10", "quantity", "cpu", method("calibre/byol", "cpu"), 3)
+    assert (made.method.objective.name, made.method.sgd.batch, made.seed) == ("byol", 64, 3)
+    assert made.method.prototypes.clusters == 5
+
+
+def test_what_is_absent_is_named_with_the_command_that_gets_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBRE_DATA", str(tmp_path))
+    recipe = names.find("figure-3-stl10")
+    with pytest.raises(UserError, match="calibre-fl data download stl10"):
+        reproduce.announcement(recipe, recipe.experiments("cpu", [0]), tmp_path)
+
+
+def test_a_recipe_is_run_once_and_concluded(tiny, tmp_path, monkeypatch):
+    recipe = Recipe(
+        "two",
+        "Two runs",
+        lambda scale, seeds: [tiny("training.rounds=1", f"seed={seed}") for seed in seeds],
+        lambda results, folder, scale: json.dumps([r.metrics["seed"] for r in results]),
+    )
+    made = recipe.experiments("cpu", [0, 1])
+    assert "2 runs, 0 finished\nthe others should take about " in reproduce.announcement(
+        recipe, made, tmp_path
+    )
+    assert reproduce.reproduce(recipe, "cpu", made, tmp_path, lambda event: None) == "[0, 1]"
+    assert (tmp_path / "two-cpu" / "result.md").read_text() == "[0, 1]\n"
+    assert reproduce.announcement(recipe, made, tmp_path) == "Two runs: 2 runs, 2 finished"
+    monkeypatch.setattr(rounds, "run", lambda *a: pytest.fail("it was finished"))
+    assert reproduce.reproduce(recipe, "cpu", made, tmp_path, lambda event: None) == "[0, 1]"
+
+
+def test_unknown_names_and_scales():
+    with pytest.raises(UserError, match="did you mean 'table-1'"):
+        names.find("table-i")
+    with pytest.raises(UserError, match="known: cpu, paper"):
+        names.scale("gpu")
+
+
+def runs(**by_method):
+    """Metrics of two seeds: method -> (mean, variance) of each."""
+    return {
+        name: [{"train": {"mean": m, "variance": v}} for m, v in values]
+        for name, values in by_method.items()
+    }
+
+
+def test_claims_are_judged_by_the_mean_gap_over_seeds():
+    seen = runs(**{OURS: [(0.8, 0.02), (0.6, 0.01)], "A": [(0.7, 0.01), (0.65, 0.01)]})
+    verdict, said = Claim("x", "A", "train", "mean", 1.0).judge(seen)
+    assert verdict == "reproduced"  # +10 and -5 points: +2.5
+    assert said == "+2.50 here; so in 1 of 2 seeds"
+    verdict, said = Claim("x", "A", "train", "variance", 0.0031).judge(seen)
+    assert (verdict, said) == ("not reproduced", "+0.0050 here; so in 1 of 2 seeds")
+    verdict, said = Claim("x", "A", "train", "variance", -20.0, relative=True).judge(seen)
+    assert (verdict, said) == ("not reproduced", "+50.00 here; so in 1 of 2 seeds")
+    seen |= runs(B=[(0.6, 0.01), (0.75, 0.01)])
+    verdict, said = Claim("x", None, "train", "mean", 1.0).judge(seen)
+    assert said == "-2.50 here; so in 1 of 2 seeds"  # the best other: A, then B
+    assert verdict == "not reproduced"
+    missing = Claim("x", "C", "train", "mean", 1.0).judge(seen)
+    assert missing[0] == "not comparable at this scale"
