@@ -77,6 +77,15 @@ def test_the_server_moves_towards_clients_of_a_high_loss():
     assert after.round == 1
 
 
+def test_statistics_take_the_mean_however_small_the_step():
+    state = ServerState(0, {"model": {"w": torch.zeros(1), "bn.running_var": torch.ones(1)}})
+    shared = {"model": {"w": torch.ones(1), "bn.running_var": torch.full((1,), 5.0)}}
+    update = Update(0, 10, 1.0, shared, None, {"h": 1e6})  # so large an h: hardly a step
+    after = QFFL(sgd={"lr": 0.1, "momentum": 0}).aggregate(state, iter([update]))
+    assert after.model["w"].item() == pytest.approx(1e-5)
+    assert after.model["bn.running_var"].item() == 5
+
+
 def test_a_client_that_is_always_right_does_no_harm(tiny, tmp_path):
     home = host(tiny(*PLAIN, "method.q=0.5", "federation.scheme=quantity", "federation.classes=1"),
                 tmp_path)  # fmt: skip

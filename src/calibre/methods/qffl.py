@@ -11,7 +11,8 @@ The server's step is L sum_k F_k^q / sum_k h_k of the way to the mean of the w_k
 and it is computed as that: a client sends w_k and two numbers. With q = 0 it is FedAvg's plain
 mean. Clients are sampled uniformly, not by their size. L = 1/eta; momentum m lengthens a step by
 1/(1 - m), so eta = lr / (1 - m). F_k is measured on the client's labelled images as they are, in
-evaluation mode; batch norm's buffers move like parameters but count in no norm.
+evaluation mode. Batch norm's statistics are nobody's to descend on: they count in no norm, and take
+the mean itself. With steps of a few percent they would stay near their start for the whole run.
 
 q-FFL is scored with the global model, q-FFL-FT with the global head tuned by each client.
 """
@@ -31,6 +32,7 @@ from calibre.methods.supervised import SUPERVISED_SGD, train_classifier
 from calibre.models.network import Problem, build_classifier
 from calibre.tensors import Tensors, WeightedMean, step_towards, take
 
+STATISTICS = ("running_mean", "running_var")  # batch norm's
 SMALLEST_RISK = 1e-10  # of a client that is always right: F_k^(q-1) has no value at 0
 
 
@@ -82,7 +84,8 @@ class QFFL(Method):
             mean.add(update.shared["model"], update.weight)
             h += update.report["h"]
         goal = mean.result()
-        return server.next(model=step_towards(server.model, goal, self.L * mean.weight / h))
+        model = step_towards(server.model, goal, self.L * mean.weight / h)
+        return server.next(model={**model, **{n: goal[n] for n in goal if n.endswith(STATISTICS)}})
 
 
 def risk(site: Site) -> float:
