@@ -1,7 +1,9 @@
 """Files that are whole or absent, whenever the power fails."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
@@ -18,6 +20,17 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """Every whole line of a file that programs append to; one that a kill cut short is left out."""
+    values = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            values.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return values
 
 
 def sync_folder(folder: Path) -> None:

@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from calibre.engine.events import Event
-from calibre.report.figures import FLOORS
+from calibre.report.figures.accuracies import FLOORS
 
 
 class LiveView:

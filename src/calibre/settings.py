@@ -31,6 +31,17 @@ class Settings(BaseModel):
         return completed
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by dotted keys: ``{"method.sgd.lr": 0.05, ...}``."""
+    table: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            table |= flat(value, f"{prefix}{key}.")
+        else:
+            table[prefix + key] = value
+    return table
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` and the list of what is known."""
     names = sorted(known)

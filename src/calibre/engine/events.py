@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibre.files import write_atomic
+from calibre.files import read_json_lines, write_atomic
 
 Event = dict[str, Any]
 Emit = Callable[[Event], None]
@@ -37,14 +37,7 @@ def to_file(path: Path, up_to_round: int) -> Emit:
 
 def read(path: Path) -> list[Event]:
     """All whole events of a file."""
-    events = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                events.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue  # cut short by a kill
-    return events
+    return read_json_lines(path) if path.exists() else []
 
 
 def to_all(*sinks: Emit) -> Emit:

@@ -25,6 +25,7 @@ from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import ServerState
+from calibre.settings import flat
 from calibre.tensors import Tensors, grouped, ordered, prefixed
 
 
@@ -147,6 +148,11 @@ class ClientStore:
         temporary.write_bytes(st.save(tensors))
         temporary.replace(folder / "personal.safetensors")
 
+    def load_personal(self, client: int) -> Tensors | None:
+        """What of a client's personal model is its own; None before there is one."""
+        path = self._folder(client) / "personal.safetensors"
+        return ordered(st.load(path.read_bytes())) if path.exists() else None
+
     def _folder(self, client: int) -> Path:
         return self.path / f"{client:06d}"
 
@@ -161,19 +167,9 @@ class ClientStore:
 
 def _difference(held: Experiment, asked: Experiment) -> str:
     """The first key in which two experiments differ."""
-    one, other = _flat(held.model_dump(mode="json")), _flat(asked.model_dump(mode="json"))
+    one, other = flat(held.model_dump(mode="json")), flat(asked.model_dump(mode="json"))
     for key in sorted(one.keys() | other.keys()):
         matters = key.split(".")[0] not in ("name", "engine") and key != "data.root"
         if matters and one.get(key) != other.get(key):
             return f"{key} is {one.get(key)!r} there, {other.get(key)!r} here"
     return "settings differ"
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat

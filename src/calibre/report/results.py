@@ -1,6 +1,7 @@
 """What a finished run leaves behind: the model, one row per client, the figures, the metrics."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from calibre import __version__
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import Method, ServerState
-from calibre.report.figures import accuracy_figure
+from calibre.report.figures.accuracies import accuracy_figure
 from calibre.report.metrics import ClientResult, summary, write_clients_csv
+from calibre.tensors import Tensors
 
 
 def write_results(
@@ -38,6 +40,9 @@ def write_results(
         "failures": failures,
         "warnings": warnings,
         "seconds": seconds,
+        # of one client in a round, as the last state would have it
+        "bytes_up": _bytes(method.expected_update(state)) if method.federated else 0,
+        "bytes_down": _bytes(state.groups) if method.federated else 0,
         **groups(rows, lambda row: row.accuracy),
         "floors": {
             name: groups(rows, lambda row, name=name: row.floors[name])
@@ -47,6 +52,10 @@ def write_results(
     accuracy_figure(rows, folder / "figures", title=f"{method.label} on {experiment.data.source}")
     write_atomic(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
     return metrics
+
+
+def _bytes(sent: Mapping[str, Tensors]) -> int:
+    return sum(t.numel() * t.element_size() for group in sent.values() for t in group.values())
 
 
 def groups(rows: list[ClientResult], value: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from calibre.report.figures import accuracy_figure, compose
+from calibre.report.figures.accuracies import accuracy_figure, compose
 from calibre.report.metrics import ClientResult
 
 
@@ -121,7 +121,7 @@ def test_without_floors_there_is_only_the_personal_model() -> None:
 
 
 def test_drawing_leaves_no_global_state_and_importing_no_matplotlib() -> None:
-    code = "import sys, calibre.report.figures; print('matplotlib' in sys.modules)"
+    code = "import sys, calibre.report.figures.accuracies; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert "matplotlib.pyplot" not in sys.modules

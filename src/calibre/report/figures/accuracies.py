@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from calibre.report.figures.style import save
 from calibre.report.metrics import ClientResult, summary
 
 # Unlike in lightness and in shape, not only in hue: told apart in print and by every eye.
@@ -21,15 +22,7 @@ NARROWEST = 0.2  # share of all clients below which a panel gets no narrower: it
 
 def accuracy_figure(rows: Sequence[ClientResult], folder: Path, title: str) -> list[Path]:
     """Draw accuracies.png and accuracies.svg: clients from worst to best, novel ones apart."""
-    import matplotlib
-
-    figure = compose(rows, title)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "accuracies.png", folder / "accuracies.svg"]
-    with matplotlib.rc_context({"svg.hashsalt": "calibre"}):  # the same picture, the same file
-        figure.savefig(paths[0], dpi=200)
-        figure.savefig(paths[1], dpi=200, metadata={"Date": None})
-    return paths
+    return save(compose(rows, title), folder / "accuracies")
 
 
 def compose(rows: Sequence[ClientResult], title: str) -> Any:

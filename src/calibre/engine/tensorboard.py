@@ -1,0 +1,79 @@
+"""Live curves in TensorBoard: a sink for events, where the extra ``track`` is installed."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from calibre.engine.events import Emit, Event
+from calibre.errors import UserError
+
+CLOCKS = ("began",)  # of a client's report, no curve
+
+
+@contextmanager
+def to_tensorboard(folder: Path) -> Iterator[Emit]:
+    """A sink that writes every round's means over clients, and the results, as scalars.
+
+    A run that goes on hides what an earlier attempt wrote of rounds that are done again.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "--tensorboard needs TensorBoard: install it with  pip install 'calibre-fl[track]'"
+        ) from None
+    writer: Any = None
+    failures = 0  # since the last round
+
+    def write(scalars: Mapping[str, float], step: int) -> None:
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()  # now, for whoever is looking on
+
+    def emit(event: Event) -> None:
+        nonlocal writer, failures
+        if event["event"] == "start":
+            try:
+                writer = SummaryWriter(str(folder), purge_step=event["done"] + 1)
+            except OSError as error:
+                raise UserError(
+                    f"--tensorboard {folder}: {error.strerror}; name a folder to write to"
+                ) from None
+        elif event["event"] == "failure":
+            failures += 1
+        elif event["event"] == "round":
+            write({**_of_round(event), "rounds/failures": failures}, event["round"])
+            failures = 0
+        elif event["event"] == "end":
+            write(_of_results(event), event["rounds"])
+
+    try:
+        yield emit
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _of_round(event: Event) -> dict[str, float]:
+    """The mean over the round's clients of every term that they report."""
+    terms: dict[str, list[float]] = {}
+    for report in event["clients"].values():
+        for name, value in report.items():
+            terms.setdefault(name, []).append(value)
+    means = {
+        f"clients/{name}": statistics.fmean(values)
+        for name, values in terms.items()
+        if name not in CLOCKS
+    }
+    return {**means, "rounds/clients": len(event["clients"]), "rounds/seconds": event["seconds"]}
+
+
+def _of_results(event: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        f"accuracy of {kind} clients/{measure}": value
+        for group, kind in (("train", "trained"), ("novel", "novel"))
+        for measure, value in event[group].items()
+        if measure != "clients" and value is not None
+    }

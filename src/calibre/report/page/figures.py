@@ -1,0 +1,112 @@
+"""What the page's scripts draw: columns of clients, curves of rounds, classes by clients.
+
+Everything is plain, finite and rounded, so that it is small, valid JSON, and always the same.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibre.data.federation import Federation
+from calibre.report.collapse import MONITORS
+from calibre.report.figures.federation import COLUMNS, IN_ORDER, by_main_class, columns
+from calibre.report.runs import Run
+
+DIGITS = 6  # of a share: more than a million test images could tell
+MEANINGS = {
+    "loss": "what the clients minimise",
+    "l_s": "the self-supervised objective",
+    "l_p": "the prototypes of one view against those of the other",
+    "l_n": "images of one view told apart by the prototypes of the other",
+    "divergence": "how far images lie from their prototypes: weights the client's update",
+    "agreement": "images whose two views fall into the same cluster",
+    "seconds": "one client's training in a round",
+    **{monitor.name: monitor.meaning for monitor in MONITORS},
+}
+MARKS = {monitor.name: monitor.collapsed for monitor in MONITORS}
+HIDDEN = {"began"}  # a clock
+
+
+def client_columns(run: Run) -> dict[str, list[Any]]:
+    """One list per column of the table of clients."""
+    trained = Counter(client for event in run.rounds for client in event["clients"])
+    failed = Counter(str(e.get("client")) for e in run.events if e.get("event") == "failure")
+    clients = run.clients
+    return {
+        "id": [client.id for client in clients],
+        "name": [client.name for client in clients],
+        "novel": [int(client.novel) for client in clients],
+        "samples": [client.samples for client in clients],
+        "unlabelled": [client.unlabelled for client in clients],
+        "test_samples": [client.test_samples for client in clients],
+        "classes": [client.classes for client in clients],
+        "rounds": [trained[str(client.id)] for client in clients],
+        "failures": [failed[str(client.id)] for client in clients],
+        "accuracy": [round(client.accuracy, DIGITS) for client in clients],
+        **{
+            floor: [round(client.floors[floor], DIGITS) for client in clients]
+            for floor in (clients[0].floors if clients else ())
+        },
+    }
+
+
+def curves(rounds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every term that clients report: its mean and its tenth to ninetieth percentile by round.
+
+    A term that is the same for all clients at all times tells nothing and is left out.
+    """
+    terms: dict[str, dict[int, list[float]]] = defaultdict(dict)  # by term and place in rounds
+    for place, event in enumerate(rounds):
+        for report in event["clients"].values():
+            for name, value in report.items():
+                if name not in HIDDEN and isinstance(value, int | float) and math.isfinite(value):
+                    terms[name].setdefault(place, []).append(value)
+    numbers = [int(event["round"]) for event in rounds]
+    known = list(MEANINGS)
+    by_interest = sorted(terms, key=lambda name: known.index(name) if name in known else len(known))
+    return [
+        {
+            "name": name,
+            "meaning": MEANINGS.get(name, ""),
+            "mark": MARKS.get(name),
+            "rounds": numbers,
+            **_spread([terms[name].get(place, []) for place in range(len(rounds))]),
+        }
+        for name in by_interest
+        if len({value for values in terms[name].values() for value in values}) > 1
+    ]
+
+
+def _spread(by_round: Sequence[list[float]]) -> dict[str, list[float | None]]:
+    spread: dict[str, list[float | None]] = {"mean": [], "low": [], "high": []}
+    for values in by_round:
+        low, high = np.quantile(values, (0.1, 0.9)) if values else (math.nan, math.nan)
+        mean = math.fsum(values) / len(values) if values else math.nan
+        for name, figure in (("mean", mean), ("low", low), ("high", high)):
+            spread[name].append(float(f"{figure:.5g}") if math.isfinite(figure) else None)
+    return spread
+
+
+def class_map(federation: Federation) -> dict[str, Any]:
+    """Training images by class: of every client, or of groups of alike ones where they are many."""
+    in_order = len(federation) <= IN_ORDER
+    per_column = -(-len(federation) // COLUMNS)
+    heads: list[dict[str, Any]] = []
+    values: list[list[float]] = []
+    for ids, novel in ((federation.train_ids, 0), (federation.novel_ids, 1)):
+        if not ids:
+            continue
+        counts = federation.counts()[ids.start : ids.stop]
+        order = np.arange(len(ids)) if in_order else by_main_class(counts)
+        table = columns(counts, in_order, per_column)
+        for start, row in zip(range(0, len(ids), per_column), table, strict=True):
+            members = order[start : start + per_column] + ids.start
+            one = federation.client(int(members[0])).name
+            main = federation.classes[int(row.argmax())]
+            name = one if len(members) == 1 else f"{len(members)} clients, mostly of {main}"
+            heads.append({"name": name, "novel": novel, "clients": len(members)})
+            values.append([round(float(value), 2) for value in row])
+    return {"classes": list(federation.classes), "columns": heads, "values": values}

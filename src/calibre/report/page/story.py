@@ -1,0 +1,157 @@
+"""What a run's figures mean, in sentences: the verdict, and what to worry about."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from calibre.report.metrics import ClientResult, summary
+from calibre.report.runs import Run
+
+NAMED = 5  # clients that a sentence names
+FEW = 20  # test images below which an accuracy is coarse
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+
+
+def verdict(clients: Sequence[ClientResult]) -> list[str]:
+    """Whom the model serves, and whom badly: what a person must know who reads nothing else."""
+    said = []
+    for novel, who in ((False, "{} trained"), (True, "{} joined only afterwards (novel)")):
+        group = [client for client in clients if client.novel == novel]
+        if not group:
+            continue
+        figures = summary([client.accuracy for client in group])
+        worst = min(group, key=lambda client: client.accuracy)
+        best = max(group, key=lambda client: client.accuracy)
+        said.append(
+            f"{who.format(_clients(len(group)))}: mean accuracy {percent(figures['mean'])}, the "
+            f"worst tenth {percent(figures['worst_tenth'])}; from {percent(worst.accuracy)} "
+            f"({worst.name}) to {percent(best.accuracy)} ({best.name})."
+        )
+    return [*said, *_against_local(clients)]
+
+
+def _against_local(clients: Sequence[ClientResult]) -> list[str]:
+    known = [client for client in clients if "local" in client.floors]
+    if not known:
+        return []
+    alone = percent(sum(client.floors["local"] for client in known) / len(known))
+    behind = better_off_alone(known)
+    if not behind:
+        return [
+            f"Nobody is better off with local training alone, which reaches {alone} on average."
+        ]
+    return [
+        f"{_clients(len(behind))} of {len(known):,} {_are(len(behind))} better off with local "
+        f"training alone, which reaches {alone} on average: {_named(behind, 'local')}."
+    ]
+
+
+def warnings(run: Run) -> list[str]:
+    """Failures, collapse, clients left behind; empty when there is nothing to worry about."""
+    return [
+        *map(str, run.metrics.get("warnings", ())),
+        *_failures(run),
+        *_left_behind(run.clients),
+        *_never_chosen(run),
+        *_coarse(run.clients),
+    ]
+
+
+def better_off_alone(clients: Sequence[ClientResult], floor: str = "local") -> list[ClientResult]:
+    """Clients with a personal model below that floor, those that lose most first."""
+    behind = [c for c in clients if c.accuracy < c.floors.get(floor, 0)]
+    return sorted(behind, key=lambda client: (client.accuracy - client.floors[floor], client.id))
+
+
+def beyond_chance(client: ClientResult, floor: str) -> bool:
+    """Does it lose more than two standard errors of the difference, on a test set of its size?"""
+    scores = (client.accuracy, client.floors[floor])
+    variance = sum(p * (1 - p) for p in scores) / max(client.test_samples, 1)
+    return scores[1] - scores[0] > 2 * math.sqrt(variance)
+
+
+def _failures(run: Run) -> list[str]:
+    failed = [event for event in run.events if event.get("event") == "failure"]
+    count = max(len(failed), run.metrics["failures"])
+    if not count:
+        return []
+    said = f"{count:,} time{'' if count == 1 else 's'} a client failed, and its work was left out"
+    if failed:
+        by_client = Counter(str(event.get("client")) for event in failed)
+        causes = Counter(str(event.get("cause")).partition("\n")[0][:200] for event in failed)
+        who = ", ".join(f"{client} ({times:,})" for client, times in by_client.most_common(NAMED))
+        said += f". Most often client {who}; most often with: {causes.most_common(1)[0][0]}"
+    return [f"{said}. All of it is in events.jsonl."]
+
+
+def _left_behind(clients: Sequence[ClientResult]) -> list[str]:
+    said = []
+    for floor, what in (
+        ("local", "with local training alone than with the federation's model"),
+        ("untrained", "on an untrained encoder than on the one that was trained"),
+    ):
+        behind = [c for c in better_off_alone(clients, floor) if beyond_chance(c, floor)]
+        if behind:
+            said.append(
+                f"{_clients(len(behind))} {_do(len(behind))} better {what}, by more than test sets "
+                f"of this size can explain by chance: {_named(behind, floor)}."
+            )
+    guessing = [c for c in clients if c.classes > 1 and c.accuracy < 1 / c.classes]
+    if guessing:
+        guessing.sort(key=lambda client: (client.accuracy, client.id))
+        named = ", ".join(f"{c.name} ({percent(c.accuracy)})" for c in guessing[:NAMED])
+        said.append(
+            f"{_clients(len(guessing))} {_do(len(guessing))} worse than guessing among the classes "
+            f"held: {named}{_more(guessing)}."
+        )
+    return said
+
+
+def _never_chosen(run: Run) -> list[str]:
+    taken = {client for event in run.rounds for client in event["clients"]}
+    missed = [c for c in run.clients if not c.novel and str(c.id) not in taken]
+    if not taken or not missed:
+        return []
+    named = ", ".join(client.name for client in missed[:NAMED])
+    return [
+        f"{_clients(len(missed))} never trained in any of {len(run.rounds)} rounds: "
+        f"{named}{_more(missed)}. More training.rounds or training.clients_per_round reach them."
+    ]
+
+
+def _coarse(clients: Sequence[ClientResult]) -> list[str]:
+    few = [client for client in clients if client.test_samples < FEW]
+    if not few:
+        return []
+    fewest = min(client.test_samples for client in few)
+    return [
+        f"{_clients(len(few))} {'is' if len(few) == 1 else 'are'} scored on fewer than {FEW} test "
+        f"images (at fewest {fewest}): single accuracies are coarse there."
+    ]
+
+
+def _named(behind: Sequence[ClientResult], floor: str) -> str:
+    named = [
+        f"{c.name} ({percent(c.accuracy)} against {percent(c.floors[floor])})"
+        for c in behind[:NAMED]
+    ]
+    return ", ".join(named) + _more(behind)
+
+
+def _more(clients: Sequence[ClientResult]) -> str:
+    return f" and {len(clients) - NAMED:,} more" if len(clients) > NAMED else ""
+
+
+def _clients(count: int) -> str:
+    return f"{count:,} client{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _do(count: int) -> str:
+    return "does" if count == 1 else "do"

@@ -1,0 +1,146 @@
+"""Finished runs as values: read from their folders, checked, ready to be compared and drawn."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from calibre import experiment as experiments
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.files import read_json_lines
+from calibre.report.metrics import ClientResult, read_clients_csv
+
+LARGEST = 2**28  # bytes of one file; clients.csv of a million clients has a quarter of that
+NEEDED = {
+    "method": str,
+    "seed": int,
+    "federation": str,
+    "rounds": int,
+    "seconds": int | float,
+    "failures": int,
+    "train": dict,
+    "novel": dict,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds once the run has ended."""
+
+    folder: Path
+    experiment: Experiment
+    metrics: Mapping[str, Any]
+    clients: tuple[ClientResult, ...]
+
+    @property
+    def label(self) -> str:
+        """What the method is called."""
+        return str(self.metrics["method"])
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+    @property
+    def federation(self) -> str:
+        """The hash of who held what."""
+        return str(self.metrics["federation"])
+
+    def checked(self) -> "Run":
+        """This run, once its files are seen to tell of the same clients."""
+        for group, novel in (("train", False), ("novel", True)):
+            listed = sum(client.novel == novel for client in self.clients)
+            if self.metrics[group].get("clients") != listed:
+                raise _damaged(
+                    self.folder / "clients.csv",
+                    f"it lists {listed} {'novel' if novel else 'trained'} clients, metrics.json "
+                    f"counts {self.metrics[group].get('clients')}",
+                )
+        return self
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """What happened in the run, in order."""
+        path = self.folder / "events.jsonl"
+        _check_size(path)
+        try:
+            events = read_json_lines(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise _damaged(path, error) from None
+        return [event for event in events if isinstance(event, dict)]
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The ``round`` events: what every client reported, round by round."""
+        rounds = [event for event in self.events if event.get("event") == "round"]
+        for event in rounds:
+            reports = event.get("clients")
+            told = isinstance(reports, dict) and all(isinstance(r, dict) for r in reports.values())
+            if not told or not isinstance(event.get("round"), int):
+                path = self.folder / "events.jsonl"
+                raise _damaged(path, "a round does not say what its clients reported")
+        return rounds
+
+
+def read_all(folders: Sequence[Path]) -> list[Run]:
+    """The runs of several folders, in order."""
+    return [read(folder) for folder in folders]
+
+
+def read(folder: Path) -> Run:
+    """The finished run of a folder; whatever is wrong with it is told in the user's words."""
+    file = folder / "experiment.toml"
+    if not file.is_file():
+        inside = next(iter(sorted(folder.glob("*/experiment.toml"))), None)
+        hint = f"; the runs are inside it, such as {inside.parent}" if inside else ""
+        what = "it has no experiment.toml" if folder.is_dir() else "there is no such folder"
+        raise UserError(f"{folder} is not a run folder: {what}{hint}")
+    if not (folder / "metrics.json").is_file():
+        raise UserError(
+            f"the run in {folder} is not finished; go on with  calibre-fl resume {folder}"
+        )
+    return Run(folder, experiments.read(file), _metrics(folder), _clients(folder)).checked()
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    path = folder / "metrics.json"
+    _check_size(path)
+    try:
+        metrics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # what is not JSON and not UTF-8 is a ValueError
+        raise _damaged(path, error) from None
+    for key, kind in NEEDED.items():
+        if not isinstance(metrics, dict) or not isinstance(metrics.get(key), kind):
+            raise _damaged(path, f"it has no usable '{key}'")
+    return metrics
+
+
+def _clients(folder: Path) -> tuple[ClientResult, ...]:
+    path = folder / "clients.csv"
+    _check_size(path)
+    try:
+        rows = read_clients_csv(path)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _damaged(path, error) from None
+    for row in rows:
+        if not all(0 <= value <= 1 for value in (row.accuracy, *row.floors.values())):
+            raise _damaged(path, f"an accuracy of client {row.id} is not within 0 and 1")
+    rows.sort(key=lambda row: row.id)  # a spreadsheet may have sorted them otherwise
+    if [row.id for row in rows] != list(range(len(rows))):
+        raise _damaged(path, "its clients are not 0, 1, 2 and so on, each once")
+    return tuple(rows)
+
+
+def _check_size(path: Path) -> None:
+    if path.is_file() and path.stat().st_size > LARGEST:
+        raise UserError(f"{path} has more than {LARGEST:,} bytes: no run writes such a file")
+
+
+def _damaged(path: Path, cause: object) -> UserError:
+    return UserError(
+        f"{path} is damaged ({cause}); write it anew with  calibre-fl resume {path.parent}"
+    )
