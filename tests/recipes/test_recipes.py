@@ -1,7 +1,10 @@
 import json
 
+import numpy as np
 import pytest
 
+from calibre.data.federation import build
+from calibre.data.pool import Pool
 from calibre.engine import rounds
 from calibre.errors import UserError
 from calibre.recipes import names, reproduce
@@ -16,7 +19,8 @@ PAPER = {name: r for name, r in names.recipes().items() if name != "learning-rat
 def test_the_paper_s_setting_exactly(name):
     made = PAPER[name].experiments("paper", [0])
     for e in made:
-        assert (e.federation.clients, e.federation.novel, e.federation.alpha) == (100, 50, 0.3)
+        assert (e.federation.clients, e.federation.alpha) == (100, 0.3)
+        assert e.federation.novel == {"quantity": 0, "dirichlet": 50}[e.federation.scheme]
         assert (e.training.rounds, e.training.clients_per_round, e.training.epochs) == (200, 10, 3)
         assert (e.network.encoder, e.network.width) == ("resnet18", 64)
         assert (e.personal.epochs, e.personal.lr, e.personal.batch) == (10, 0.05, 32)
@@ -30,6 +34,37 @@ def test_the_paper_s_setting_exactly(name):
         if e.federation.scheme == "quantity":
             assert e.federation.classes == {"cifar10": 2, "cifar100": 5, "stl10": 2}[e.data.source]
     assert len({e.hash() for e in made}) == len(made)
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+@pytest.mark.parametrize(
+    ("source", "classes", "train", "test", "unlabelled"),
+    [
+        ("cifar10", 10, 5000, 1000, 0),
+        ("cifar100", 100, 500, 100, 0),
+        ("stl10", 10, 500, 800, 100_000),
+    ],
+)
+def test_the_data_sets_have_enough_images(scale, source, classes, train, test, unlabelled):
+    parts = [np.arange(classes * each) % classes for each in (train, test)]
+    labels = np.concatenate([*parts, np.full(unlabelled, -1)])
+    ends = np.cumsum([classes * train, classes * test, unlabelled]).tolist()
+    pool = Pool(
+        name=source,
+        images=np.zeros((len(labels), 1, 1, 1), np.uint8),
+        labels=labels,
+        classes=tuple(map(str, range(classes))),
+        train=range(ends[0]),
+        test=range(ends[0], ends[1]),
+        unlabelled=range(ends[1], ends[2]),
+        fingerprint="",
+    )
+    for scheme in ("quantity", "dirichlet"):
+        made = experiment(source, scheme, scale, {"name": "fedavg"}, 0)
+        federation = build(pool, made.federation, 0)
+        assert (federation.labelled.sizes == made.federation.samples).all()
+        if (scale, source, scheme) == ("paper", "stl10", "quantity"):
+            assert (federation.unlabelled.sizes == 1000).all()
 
 
 def test_every_experiment_of_a_recipe_is_on_the_same_federation():

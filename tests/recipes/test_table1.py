@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from calibre.recipes import table1
-from calibre.recipes.recipe import Result
+from calibre.report.runs import Run
 
 
 def results(values, seeds=2, wobble=0.0):
@@ -13,7 +13,7 @@ def results(values, seeds=2, wobble=0.0):
         mean, std = values[table1.cell(experiment)]
         shift = wobble * (-1) ** experiment.seed
         group = {"mean": (mean + shift) / 100, "std": std / 100}
-        made.append(Result(experiment, Path(), {"train": group}))
+        made.append(Run(Path(), experiment, {"train": group}, ()))
     return made
 
 

@@ -1,6 +1,6 @@
 """Figures 3 and 4: mean and variance of every method, over training and novel clients."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -8,8 +8,12 @@ from typing import Any
 
 from calibre.experiment import Experiment
 from calibre.recipes.claims import Claim
-from calibre.recipes.recipe import Recipe, Result
+from calibre.recipes.recipe import Recipe
 from calibre.recipes.settings import Scale, Scheme, experiment, method
+from calibre.report import figures, tables
+from calibre.report.compare import compare
+from calibre.report.figures.style import save
+from calibre.report.runs import Run
 
 METHODS = (
     "calibre/simclr", "pfl-ssl/simclr", "local", "fedavg-ft", "fedrep", "fedbabu", "fedema",
@@ -41,13 +45,16 @@ class Comparison:
             for seed, name in product(seeds, names)
         ]
 
-    def conclude(self, results: Sequence[Result], folder: Path, scale: Scale) -> str:
+    def conclude(self, runs: Sequence[Run], folder: Path, scale: Scale) -> str:
         """The comparison as table and picture, and a verdict on every claim."""
-        runs: dict[str, list[dict[str, Any]]] = {}
-        for result in results:
-            runs.setdefault(result.metrics["method"], []).append(result.metrics)
-        verdicts = [(claim.text, *claim.judge(runs)) for claim in self.claims]
-        lines = [f"- {text}: **{verdict}** ({said})" for text, verdict, said in verdicts]
+        by_method: dict[str, list[Mapping[str, Any]]] = {}
+        for run in runs:
+            by_method.setdefault(run.label, []).append(run.metrics)
+        (picture, _) = save(figures.compose("mean-variance", runs), folder / "mean-variance")
+        lines = [tables.markdown(compare(runs)), f"As a picture: {picture}", ""]
+        for claim in self.claims:
+            verdict, said = claim.judge(by_method)
+            lines.append(f"- {claim.text}: **{verdict}** ({said})")
         return "\n".join(lines)
 
 

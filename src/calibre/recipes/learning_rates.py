@@ -6,20 +6,21 @@ from itertools import product
 from pathlib import Path
 
 from calibre.experiment import Experiment
-from calibre.recipes.recipe import Recipe, Result
+from calibre.recipes.recipe import Recipe
 from calibre.recipes.settings import Scale, experiment, method, rate
+from calibre.report.runs import Run
 from calibre.settings import validate
 
 ROUNDS = 10
 SELF_SUPERVISED = ("simclr", "byol", "simsiam", "moco", "swav", "smog")
 WITH_MOMENTUM = (
     "fedavg-ft", "fedprox-ft", "fedbn-ft", "qffl-ft", "fedper", "fedrep", "fedbabu", "lg-fedavg",
-    "ditto", "apfl", "fedproto", "local",
+    "ditto", "apfl", "fedproto",
 )  # fmt: skip
-WITHOUT_MOMENTUM = ("scaffold-ft", "perfedavg", "perfedavg-hf")
+WITHOUT_MOMENTUM = ("local", "scaffold-ft", "perfedavg", "perfedavg-hf")
 GRIDS: dict[str, tuple[float, ...]] = {
     **{f"pfl-ssl/{objective}": (0.01, 0.03, 0.1) for objective in SELF_SUPERVISED},
-    **dict.fromkeys(WITH_MOMENTUM, (0.01, 0.03, 0.1)),
+    **dict.fromkeys(WITH_MOMENTUM, (0.003, 0.01, 0.03, 0.1)),
     **dict.fromkeys(WITHOUT_MOMENTUM, (0.03, 0.1, 0.3)),
 }
 
@@ -37,12 +38,12 @@ def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
     return chosen
 
 
-def conclude(results: Sequence[Result], folder: Path, scale: Scale) -> str:
+def conclude(runs: Sequence[Run], folder: Path, scale: Scale) -> str:
     """A table of mean validation accuracies of training clients, the best of each row in bold."""
     scores: dict[str, dict[float, list[float]]] = {}
-    for result in results:
-        row = scores.setdefault(result.metrics["method"], {})
-        row.setdefault(_rate(result.experiment), []).append(result.metrics["train"]["mean"])
+    for run in runs:
+        row = scores.setdefault(run.metrics["method"], {})
+        row.setdefault(_rate(run.experiment), []).append(run.metrics["train"]["mean"])
     rates = sorted({value for row in scores.values() for value in row})
     lines = [
         "| method | " + " | ".join(f"{value:g}" for value in rates) + " |",

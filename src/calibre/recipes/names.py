@@ -8,7 +8,7 @@ from calibre.recipes.recipe import Recipe
 from calibre.recipes.settings import Scale
 from calibre.settings import nearest
 
-MODULES = ("comparison", "table1", "learning_rates")
+MODULES = ("comparison", "table1", "embeddings", "learning_rates")
 
 
 def recipes() -> dict[str, Recipe]:

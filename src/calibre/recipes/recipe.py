@@ -3,21 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from calibre.experiment import Experiment
 from calibre.recipes.settings import Scale
+from calibre.report.runs import Run
 
 Verdict = Literal["reproduced", "not reproduced", "not comparable at this scale"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    experiment: Experiment
-    folder: Path
-    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,5 +19,5 @@ class Recipe:
     name: str
     title: str
     experiments: Callable[[Scale, Sequence[int]], list[Experiment]]
-    conclude: Callable[[Sequence[Result], Path, Scale], str]  # Markdown; pictures go in the folder
+    conclude: Callable[[Sequence[Run], Path, Scale], str]  # Markdown; pictures go in the folder
     seeds: int = 3  # that a reader should ask for

@@ -9,8 +9,9 @@ from calibre.engine.estimate import duration, seconds
 from calibre.engine.events import Emit
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
-from calibre.recipes.recipe import Recipe, Result
+from calibre.recipes.recipe import Recipe
 from calibre.recipes.settings import Scale
+from calibre.report.runs import read_all
 
 
 def announcement(recipe: Recipe, experiments: Sequence[Experiment], out: Path) -> str:
@@ -41,13 +42,10 @@ def reproduce(
     recipe: Recipe, scale: Scale, experiments: Sequence[Experiment], out: Path, emit: Emit
 ) -> str:
     """The figure or table as Markdown, also kept beside the runs."""
-    metrics = suite.run(experiments, out, emit)
-    results = [
-        Result(experiment, out / experiment.folder_name, found)
-        for experiment, found in zip(experiments, metrics, strict=True)
-    ]
+    suite.run(experiments, out, emit)
+    runs = read_all([out / experiment.folder_name for experiment in experiments])
     place = out / f"{recipe.name}-{scale}"
     place.mkdir(parents=True, exist_ok=True)
-    text = recipe.conclude(results, place, scale)
+    text = recipe.conclude(runs, place, scale)
     write_atomic(place / "result.md", text + "\n")
     return text

@@ -6,8 +6,9 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from calibre.experiment import Experiment
-from calibre.recipes.recipe import Recipe, Result, Verdict
+from calibre.recipes.recipe import Recipe, Verdict
 from calibre.recipes.settings import Scale, experiment, method
+from calibre.report.runs import Run
 
 OBJECTIVES = {"simclr": "SimCLR", "swav": "SwAV", "smog": "SMoG"}
 ALPHA = 0.3  # of a regulariser that is on
@@ -40,12 +41,12 @@ def cell(experiment: Experiment) -> Cell:
     return values["objective"]["name"], TERMS[weights["alpha_n"] > 0, weights["alpha_p"] > 0]
 
 
-def conclude(results: Sequence[Result], folder: Path, scale: Scale) -> str:
+def conclude(runs: Sequence[Run], folder: Path, scale: Scale) -> str:
     """The 4 x 3 table of mean and std over training clients beside the paper's, and q1 to q3."""
     means: dict[Cell, list[float]] = {}
     stds: dict[Cell, list[float]] = {}
-    for result in results:
-        key, group = cell(result.experiment), result.metrics["train"]
+    for run in runs:
+        key, group = cell(run.experiment), run.metrics["train"]
         means.setdefault(key, []).append(100 * group["mean"])
         stds.setdefault(key, []).append(100 * group["std"])
     lines = [
