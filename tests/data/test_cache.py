@@ -79,7 +79,11 @@ def test_the_second_load_maps_the_first(source, pools):
 
 
 def test_a_pool_without_owners(tmp_path):
-    np.savez(tmp_path / "x.npz", images=np.zeros((9, 2, 2), np.uint8), labels=np.zeros(9, int))
+    np.savez(
+        tmp_path / "x.npz",
+        images=np.arange(36, dtype=np.uint8).reshape(9, 2, 2),
+        labels=np.zeros(9, int),
+    )
     assert built(tmp_path / "x.npz")[0].owners is None
     assert built(tmp_path / "x.npz")[0].owners is None
 
@@ -148,7 +152,7 @@ def test_the_fingerprint_covers_all_content(source, change):
 
 
 def test_the_fingerprint_covers_the_split(tmp_path):
-    images, labels = np.zeros((10, 2, 2), np.uint8), np.zeros(10, int)
+    images, labels = np.arange(40, dtype=np.uint8).reshape(10, 2, 2), np.zeros(10, int)
     pools = []
     for end in (4, 5):
         path = tmp_path / f"{end}.npz"
@@ -231,5 +235,6 @@ def test_the_default_place(monkeypatch, tmp_path):
 def test_a_file_that_vanished_is_named(tmp_path):
     (tmp_path / "x" / "a").mkdir(parents=True)
     (tmp_path / "x" / "a" / "1.png").symlink_to("nowhere.png")
-    with pytest.raises(UserError, match=r"cannot read .*1\.png"):
-        load(settings(tmp_path / "x"))
+    (tmp_path / "x" / "a" / "2.png").symlink_to("nowhere.png")
+    with pytest.raises(UserError, match=r"none of the 2 images .*[12]\.png .*no such file"):
+        load(settings(tmp_path / "x", test_fraction=0.5))

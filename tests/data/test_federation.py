@@ -310,9 +310,9 @@ def test_a_client_that_can_hold_nothing_out_is_named():
         (OWNED, {"novel": 12}, "set novel below 12"),
         (OWNED, {"samples": 5}, "leave them out"),
         (
-            owned(make_pool([9], [1]), [0] * 5 + [1] * 3 + [2] + [0]),
+            owned(make_pool([2, 2], [0, 0]), [0, 0, 1, 2]),
             {"novel": 0},
-            "owner 'owner 2' has 1 training and 0 test images",
+            "no owner in toy has images enough: 'owner 0' has 2 labelled images to train on and 0",
         ),
         (
             owned(make_pool([1, 1, 1, 9], [0, 0, 0, 1]), [0] * 13),
@@ -328,6 +328,39 @@ def test_natural_requests(pool, request_, message):
         return
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_owners_with_too_few_images_are_left_out_and_named():
+    pool = owned(make_pool([9, 9], [2, 2]), [0] * 8 + [1] * 9 + [2] + [0, 1, 1, 2])
+    federation = build(pool, FederationSettings(scheme="natural", novel=0), 0)
+    assert federation.names == ("owner 0", "owner 1")
+    assert list(federation.datasheet["left_out"]) == ["owner 2"]
+    assert "clients left out: 'owner 2'" in federation.datasheet["notes"][0]
+    with pytest.raises(UserError, match="there are 2 owners in toy with images enough"):
+        build(pool, FederationSettings(scheme="natural", novel=2), 0)
+
+
+def test_clients_of_one_class_are_named():
+    pool = make_pool([4, 8], [2, 2])
+    federation = build(
+        owned(pool, pool.labels.tolist()), FederationSettings(scheme="natural", novel=0), 0
+    )
+    (note,) = federation.datasheet["notes"]
+    assert "one class only: 'owner 0', 'owner 1'; they score 100 %" in note
+
+
+def test_owners_keep_their_own_unlabelled_images():
+    pool = owned(make_pool([20, 20], [5, 5], 30), [*(np.arange(50) % 2), *[0] * 20, *[1] * 10])
+    federation = build(pool, FederationSettings(scheme="natural", novel=1), 0)
+    assert (federation.unlabelled.sizes == [[20, 10], [10, 20]]).all(1).any()
+    some = build(pool, FederationSettings(scheme="natural", novel=1, unlabelled=12), 0)
+    assert sorted(some.unlabelled.sizes) == [10, 12]
+    for one in (federation, some):
+        for number in range(2):
+            client = one.client(number)
+            owner = pool.owner_names.index(client.name)
+            assert (pool.owners[client.unlabelled] == owner).all()
+            assert (client.unlabelled >= 50).all()
 
 
 # Saved --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from calibre.cli.choosing import OwnData, for_data
 from calibre.cli.common import AsJson, Changes, ExperimentFile, errors
 
 app = typer.Typer(help="Data sets and how they are spread over clients.", no_args_is_help=True)
@@ -77,6 +78,7 @@ def data_download(
 def data_show(
     experiment: ExperimentFile = None,
     set_: Changes = None,
+    data: OwnData = None,
     out: Annotated[Path, typer.Option(help="Picture, without suffix.")] = Path("federation"),
     as_json: AsJson = False,
 ) -> None:
@@ -84,14 +86,20 @@ def data_show(
     from calibre import experiment as experiments
     from calibre.data.federation import build
     from calibre.data.sources import load
-    from calibre.report.federation_figure import draw
+    from calibre.report.figures.federation import draw
 
-    settings = experiments.read(experiment, set_ or ())
+    settings = (
+        for_data(experiments.gather(experiment, set_ or ()), data, tell=False)
+        if data
+        else experiments.read(experiment, set_ or ())
+    )
     federation = build(load(settings.data), settings.federation, settings.seed)
     pictures = draw(federation, out)
     if as_json:
         print(json.dumps({**federation.datasheet, "hash": federation.hash}, indent=2))
         return
     print(federation.datasheet["description"])
+    for note in federation.datasheet["notes"]:
+        print("-", note)
     print("hash", federation.hash)
     print("drawn as", " and ".join(str(picture) for picture in pictures))

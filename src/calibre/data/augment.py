@@ -31,6 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from calibre.data.parts import Floats
 from calibre.errors import UserError
 from calibre.experiment import ViewSettings
 
@@ -66,11 +67,24 @@ class Views:
 
 def statistics(images: npt.NDArray[np.uint8]) -> Normalization:
     """Of the training images [N, H, W, C]; of at most 10,000, spread evenly over them."""
+    return normalization(*moments(images))
+
+
+def moments(images: npt.NDArray[np.uint8]) -> tuple[Floats, Floats, int]:
+    """Per channel: the sum of a sample's pixels, of their squares, and how many they are.
+
+    Whole numbers, so sites may add theirs up in any order without rounding.
+    """
     sample = images[:: math.ceil(len(images) / STATISTICS_SAMPLE)]
-    values = sample[..., 0].size  # per channel
-    mean = np.einsum("nhwc->c", sample, dtype=np.float64) / values
-    square = np.einsum("nhwc,nhwc->c", sample, sample, dtype=np.float64) / values
-    std = np.sqrt(square - mean**2)
+    total = np.einsum("nhwc->c", sample, dtype=np.float64)
+    squares = np.einsum("nhwc,nhwc->c", sample, sample, dtype=np.float64)
+    return total, squares, sample[..., 0].size
+
+
+def normalization(total: Floats, squares: Floats, values: int) -> Normalization:
+    """From :func:`moments`, or sums of them."""
+    mean = total / values
+    std = np.sqrt(squares / values - mean**2)
     std[std == 0] = 255  # a channel that is the same everywhere is only centred
     return Normalization(mean=tuple((mean / 255).tolist()), std=tuple((std / 255).tolist()))
 

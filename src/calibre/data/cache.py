@@ -14,9 +14,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +26,18 @@ from calibre.data.pool import Pool
 from calibre.errors import UserError
 
 Progress = Callable[[int, int], None]  # done so far, of how many
-VERSION = 1  # of what an entry holds: a new one builds every entry anew
+VERSION = 2  # of what an entry holds: a new one builds every entry anew
+CHUNK = 2**24  # bytes handled at a time
 UNFINISHED = ".building-"
 A_DAY = 86400  # seconds after which an unfinished entry was left by a killed process
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A pool whose images are still to come, block by block: train, then test, then unlabelled."""
+    """A pool whose images are still to come, block by block: train, then test, then unlabelled.
+
+    Only then is it known which of them to keep, and what there is to report.
+    """
 
     name: str
     shape: tuple[int, int, int, int]  # of all images, [N, H, W, C]
@@ -44,6 +49,24 @@ class Draft:
     unlabelled: range
     owners: npt.NDArray[np.int32] | None
     owner_names: tuple[str, ...]
+    settle: Callable[[], tuple[npt.NDArray[np.bool_], dict[str, Any]]]
+
+    def kept(self, keep: npt.NDArray[np.bool_]) -> "Draft":
+        """What is left of it. (Owners and classes keep their numbers.)"""
+        ends = [0, *np.cumsum([keep[part].sum() for part in self._slices()]).tolist()]
+        train, test, unlabelled = (range(*pair) for pair in pairwise(ends))
+        return replace(
+            self,
+            shape=(ends[-1], *self.shape[1:]),
+            labels=self.labels[keep],
+            owners=None if self.owners is None else self.owners[keep],
+            train=train,
+            test=test,
+            unlabelled=unlabelled,
+        )
+
+    def _slices(self) -> list[slice]:
+        return [slice(part.start, part.stop) for part in (self.train, self.test, self.unlabelled)]
 
 
 def user_folder() -> Path:
@@ -52,7 +75,7 @@ def user_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "calibre"
 
 
-def entry(files: Iterable[Path], settings: Mapping[str, Any]) -> Path:
+def entry(files: Iterable[Path | str], settings: Mapping[str, Any]) -> Path:
     """Where the pool of these files, read with these settings, is cached."""
     content = json.dumps([VERSION, [*map(_stamp, files)], dict(settings)], sort_keys=True)
     base = os.environ.get("CALIBRE_CACHE")
@@ -60,11 +83,11 @@ def entry(files: Iterable[Path], settings: Mapping[str, Any]) -> Path:
     return folder / hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def _stamp(file: Path) -> tuple[str, int, int]:
+def _stamp(file: Path | str) -> tuple[str, int, int]:
     try:
-        about = file.stat()
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
+        about = os.stat(file)
+    except OSError:  # a dangling link: reading it will tell
+        return os.path.abspath(file), -1, 0
     return os.path.abspath(file), about.st_size, about.st_mtime_ns
 
 
@@ -88,6 +111,7 @@ def read(folder: Path) -> Pool | None:
         fingerprint=about["fingerprint"],
         owners=np.load(folder / "owners.npy", allow_pickle=False) if owned else None,
         owner_names=tuple(about["owner_names"]),
+        report=about["report"],
     )
 
 
@@ -115,7 +139,21 @@ def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
 
 
 def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
-    digest = hashlib.blake2b(digest_size=16)
+    path = folder / "images.npy"
+    total, done = draft.shape[0], 0
+    with path.open("wb") as file:
+        _write_header(file, draft.shape)
+        for block in draft.blocks:
+            file.write(block.data)
+            done += len(block)
+            if progress:
+                progress(done, total)
+        assert done == total
+    keep, report = draft.settle()
+    if not keep.all():
+        draft = draft.kept(keep)
+        _compact(path, np.flatnonzero(keep), draft.shape)
+
     about = {
         "classes": draft.classes,
         "train": (draft.train.start, draft.train.stop),
@@ -123,20 +161,13 @@ def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
         "unlabelled": (draft.unlabelled.start, draft.unlabelled.stop),
         "owner_names": draft.owner_names,
     }
-    digest.update(json.dumps([draft.shape, about]).encode())
-
-    total, done = draft.shape[0], 0
-    header = {"descr": "|u1", "fortran_order": False, "shape": draft.shape}
-    with (folder / "images.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in draft.blocks:
-            file.write(block.data)
-            digest.update(block.data)
-            done += len(block)
-            if progress:
-                progress(done, total)
-        assert done == total
-        _sync(file)
+    digest = hashlib.blake2b(json.dumps([draft.shape, about]).encode(), digest_size=16)
+    with path.open("rb+") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        while part := file.read(CHUNK):
+            digest.update(part)
+        os.fsync(file.fileno())
     for name, array in (("labels", draft.labels), ("owners", draft.owners)):
         if array is not None:
             digest.update(array.tobytes())
@@ -146,14 +177,36 @@ def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
 
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     described = {
-        "name": draft.name, **about, "fingerprint": digest.hexdigest(), "bytes": sizes
+        "name": draft.name, **about, "fingerprint": digest.hexdigest(), "bytes": sizes,
+        "report": report,
     }  # fmt: skip
     with (folder / "pool.json").open("w", encoding="utf-8") as text:
         json.dump(described, text, indent=1)
         _sync(text)
 
 
-def _sync(file: Any) -> None:
+def _write_header(file: IO[bytes], shape: tuple[int, ...]) -> None:
+    """Of a .npy file; numpy leaves room in it, so another number of images takes as many bytes."""
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _compact(path: Path, kept: npt.NDArray[np.intp], shape: tuple[int, ...]) -> None:
+    """Move the images that are kept to the front of the file, and cut the rest off."""
+    images = np.load(path, mmap_mode="r+", allow_pickle=False)
+    offset, step = images.offset, max(1, CHUNK // max(1, images[0].nbytes))
+    for start in range(0, len(kept), step):
+        rows = kept[start : start + step]  # none lies before its new place
+        images[start : start + len(rows)] = images[rows]
+    images.flush()
+    del images
+    with path.open("rb+") as file:
+        file.truncate(offset + int(np.prod(shape)))
+        _write_header(file, shape)
+        assert file.tell() == offset
+
+
+def _sync(file: IO[Any]) -> None:
     file.flush()
     os.fsync(file.fileno())
 

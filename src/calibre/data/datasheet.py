@@ -1,5 +1,6 @@
 """A federation's datasheet: what a reader wants to know of it, in words and numbers."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
 
 
 def datasheet(
-    federation: "Federation", pool: Pool, settings: FederationSettings, seed: int
+    federation: "Federation",
+    pool: Pool,
+    settings: FederationSettings,
+    seed: int,
+    left_out: Mapping[str, str],
 ) -> dict[str, Any]:
+    """``left_out`` says of owners why they are no clients."""
     made = {
         "iid": "Every client's images are taken at random (iid)",
         "quantity": f"Every client holds {settings.classes} classes (Q-non-iid)",
@@ -57,7 +63,32 @@ def datasheet(
         "per_client": spread,
         "shared": shared,
         "unused": unused,
+        "left_out": dict(left_out),
+        "source": dict(pool.report),
+        "notes": [*pool.report.get("notes", ()), *_notes(federation, left_out)],
     }
+
+
+def _notes(federation: "Federation", left_out: Mapping[str, str]) -> Iterator[str]:
+    """What a reader of the results should know of the clients, in sentences."""
+    if left_out:
+        name, why = next(iter(left_out.items()))
+        yield f"clients left out: {_some([*left_out])}; '{name}' has {why}"
+    alone = np.flatnonzero(np.count_nonzero(federation.train_table, axis=1) == 1)
+    if federation.names and alone.size:
+        yield (
+            f"clients with images of one class only: {_some([federation.names[i] for i in alone])};"
+            " they score 100 % without having learned anything"
+        )
+    unseen = (federation.train_table.sum(0) == 0) & (federation.test_table.sum(0) > 0)
+    if unseen.any():
+        names = [federation.classes[i] for i in np.flatnonzero(unseen)]
+        yield f"classes to be tested on that nobody trains on: {_some(names)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:5]))
+    return shown + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
 def _spread(values: Ints) -> dict[str, float]:

@@ -6,11 +6,11 @@ few flat arrays, so that ten thousand clients cost no more than their images.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ import safetensors.numpy
 
 from calibre.data import partition
 from calibre.data.datasheet import datasheet
-from calibre.data.parts import Ints, Parts
+from calibre.data.owners import hold_out, natural
+from calibre.data.parts import Ints, Labels, Parts
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 from calibre.experiment import FederationSettings
@@ -30,7 +31,6 @@ CLIENTS = 16  # that train, where nothing else is said
 TEST_IMAGES = 200  # per client, where test sets may overlap: a standard error of 3.5 % at most
 
 Indices = npt.NDArray[np.int32]
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +159,15 @@ def load(folder: Path) -> Federation:
 def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
     """Share the pool's images out. The same arguments give the same federation, bit for bit."""
     names: tuple[str, ...] = ()
+    left_out: dict[str, str] = {}
     if settings.scheme == "natural":
-        train, test, names = _natural(pool, settings, seed)
+        train, test, unlabelled, names, left_out = natural(pool, settings, seed)
     else:
         train, test = _partition(pool, settings, seed)
+        unlabelled = _unlabelled(pool, settings, len(train), seed)
     clients = len(train)
     if settings.score_on == "validation":
-        train, test = _hold_out(train, pool, range(clients), range(clients), seed)
+        train, test = hold_out(train, pool, range(clients), range(clients), seed)
         if not test.sizes.all():
             client = int(np.argmin(test.sizes))
             raise UserError(
@@ -186,19 +188,19 @@ def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
         training=clients - settings.novel,
         names=names,
         labelled=labelled,
-        unlabelled=hidden.joined(_unlabelled(pool, settings, clients, seed)),
+        unlabelled=hidden.joined(unlabelled),
         test=test,
         train_table=train.table(pool.labels, len(pool.classes)),
         test_table=test.table(pool.labels, len(pool.classes)),
         datasheet={},
     )
-    return replace(federation, datasheet=datasheet(federation, pool, settings, seed))
+    return replace(federation, datasheet=datasheet(federation, pool, settings, seed, left_out))
 
 
 def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:
     """Training and test images of clients that are made up (ALGORITHMS D.2)."""
     clients = (settings.clients or CLIENTS) + settings.novel
-    labels, test_labels = _of(pool.labels, pool.train), _of(pool.labels, pool.test)
+    labels, test_labels = _labels(pool, pool.train), _labels(pool, pool.test)
     sizes = np.bincount(labels, minlength=len(pool.classes))
     test_sizes = np.bincount(test_labels, minlength=len(pool.classes))
     disjoint = settings.overlap == "disjoint"
@@ -239,77 +241,6 @@ def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Par
     return train.shifted(pool.train.start), test.shifted(pool.test.start)
 
 
-def _owners(pool: Pool, settings: FederationSettings, seed: int) -> Ints:
-    """The owners that become clients: those that train first, then the novel ones."""
-    if settings.samples or settings.test_samples:
-        raise UserError(
-            "federation.samples and federation.test_samples do not go with federation.scheme = "
-            '"natural": an owner holds what it holds; leave them out'
-        )
-    owners, novel = len(pool.owner_names), settings.novel
-    clients = settings.clients or owners - novel
-    if not 1 <= clients <= owners - novel:
-        raise UserError(
-            f"federation.clients = {settings.clients} and federation.novel = {novel}: there are "
-            f"{owners} owners in {pool.name}; leave out clients and set novel below {owners}, "
-            "or let the two add up to no more than that"
-        )
-    order = numpy_stream(seed, "federation/owners").permutation(owners)
-    return np.concatenate([np.sort(order[:clients]), np.sort(order[clients : clients + novel])])
-
-
-def _natural(
-    pool: Pool, settings: FederationSettings, seed: int
-) -> tuple[Parts, Parts, tuple[str, ...]]:
-    """Training and test images as their owners hold them, and the owners' names.
-
-    An owner without test images holds some of its own training images out, by class.
-    """
-    owner_of = pool.owners  # [N]
-    if owner_of is None:
-        raise UserError(
-            f'federation.scheme = "natural": {pool.name} does not say who owns an image; give '
-            "data.client_column, or one folder per client, or choose another federation.scheme"
-        )
-    owners = _owners(pool, settings, seed)  # [C]
-    names = tuple(pool.owner_names[owner] for owner in owners)
-    client_of = np.full(len(pool.owner_names), -1)
-    client_of[owners] = np.arange(len(owners))
-
-    def held(split: range) -> Parts:
-        clients = client_of[_of(owner_of, split)]
-        taken = np.flatnonzero(clients >= 0)
-        return Parts.of(clients[taken], taken + split.start, len(owners))
-
-    train, test = held(pool.train), held(pool.test)
-    untested = np.flatnonzero((test.sizes == 0) & (train.sizes > 0)).tolist()
-    train, moved = _hold_out(train, pool, untested, owners, seed)
-    test = test.joined(moved)
-
-    poor = np.flatnonzero((train.sizes < 2) | (test.sizes < 1))
-    if poor.size:
-        client = int(poor[0])
-        raise UserError(
-            f"owner '{names[client]}' has {train.sizes[client]} training and {test.sizes[client]} "
-            f"test images, and {poor.size - 1} other owners have too few too: 2 and 1 are needed "
-            "(or 3 in all, two of them of one class); give these owners more images or take them "
-            "out of the data"
-        )
-    return train, test, names
-
-
-def _hold_out(
-    train: Parts, pool: Pool, clients: Iterable[int], names: Sequence[int] | Ints, seed: int
-) -> tuple[Parts, Parts]:
-    """What stays for training, and what these clients hold out of it to test on."""
-    moved = np.zeros(len(train.indices), np.bool_)
-    for client in clients:
-        rng = numpy_stream(seed, "federation/held-out", int(names[client]))
-        own = slice(train.offsets[client], train.offsets[client + 1])
-        moved[own] = partition.held_out(pool.labels[train[client]], rng)
-    return train.where(~moved), train.where(moved)
-
-
 def _unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: int) -> Parts:
     """The source's own unlabelled part, dealt blindly to the clients that train."""
     images, training = len(pool.unlabelled), clients - settings.novel
@@ -325,5 +256,5 @@ def _unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: in
     return partition.deal(counts, np.zeros(images, np.int64), rng).shifted(pool.unlabelled.start)
 
 
-def _of(values: npt.NDArray[Scalar], part: range) -> npt.NDArray[Scalar]:
-    return values[part.start : part.stop]
+def _labels(pool: Pool, part: range) -> Labels:
+    return pool.labels[part.start : part.stop]

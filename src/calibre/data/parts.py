@@ -51,6 +51,13 @@ class Parts:
     def where(self, keep: Mask) -> "Parts":
         return Parts.of(self.clients[keep], self.indices[keep], len(self))
 
+    def pick(self, clients: Ints) -> "Parts":
+        """These clients alone, in this order."""
+        place = np.full(len(self), -1)
+        place[clients] = np.arange(len(clients))
+        new = place[self.clients]
+        return Parts.of(new[new >= 0], self.indices[new >= 0], len(clients))
+
     def joined(self, other: "Parts") -> "Parts":
         """Both clients' shares put together."""
         return Parts.of(

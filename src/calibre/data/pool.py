@@ -1,6 +1,8 @@
 """A data set, decoded: one uint8 array that every process maps into memory, and its labels."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,7 @@ class Pool:
     fingerprint: str  # hash of images, labels, classes and splits
     owners: npt.NDArray[np.int32] | None = None  # [N], index into owner_names: a natural partition
     owner_names: tuple[str, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)  # what happened to it on its way in
 
     @property
     def shape(self) -> tuple[int, int, int]:

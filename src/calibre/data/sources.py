@@ -1,7 +1,8 @@
 """From a name, a folder or a file to a pool of decoded images."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
@@ -11,8 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from calibre.data import cache
-from calibre.data.formats import Labels, Part, Pixels, Raw, folder, images, npz, parquet
+from calibre.data.choose import Facts
+from calibre.data.formats import Labels, Part, Raw, csvtable, folder, npz, parquet
+from calibre.data.formats.images import Survey
 from calibre.data.formats.known import KNOWN, Known
+from calibre.data.intake import Intake, survey_of
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 from calibre.experiment import DataSettings
@@ -25,7 +29,7 @@ class Found:
 
     name: str
     place: Path
-    files: list[Path]  # that decide what it holds
+    files: Sequence[Path | str]  # that decide what it holds
     read: Callable[[], Raw]
 
 
@@ -44,7 +48,7 @@ def load(settings: DataSettings, progress: cache.Progress | None = None) -> Pool
     found = locate(settings)
     entry = cache.entry(found.files, settings.model_dump(mode="json", exclude={"root"}))
     pool = cache.read(entry)
-    return pool or cache.write(entry, _draft(found.name, _read(found), settings), progress)
+    return pool or cache.write(entry, _draft(found, settings), progress)
 
 
 def describe(root: Path | None = None) -> list[Listing]:
@@ -102,39 +106,54 @@ def _own(settings: DataSettings) -> Found:
             f"data.source = '{settings.source}': no such data set, file or folder; "
             f"{nearest(settings.source, KNOWN)}"
         )
+    columns = (settings.image_column, settings.label_column, settings.client_column)
     if place.suffix == ".npz":
         return Found(name, place, [place], partial(npz.read, place))
-    if tables := parquet.parquet_files(place):
-        columns = (settings.image_column, settings.label_column, settings.client_column)
+    if place.suffix in csvtable.SUFFIXES:
+        rows = csvtable.rows(place, *columns)
+        files = [row.image.content for row in rows if isinstance(row.image.content, str)]
+        return Found(name, place, [place, *files], partial(csvtable.read, place, rows))
+    if place.suffix == ".parquet":
+        return Found(name, place, [place], partial(parquet.read, place, *columns))
+    if not place.is_dir():
+        raise UserError(
+            f"data.source = '{settings.source}': a file must be an .npz, a .parquet or a .csv "
+            f"file; images of other kinds go in a folder, {folder.LAYOUT}"
+        )
+    listing = folder.survey(place)
+    if ".parquet" in listing.others:
+        tables = parquet.parquet_files(place)
         return Found(name, place, tables, partial(parquet.read, place, *columns))
-    if place.is_dir():
-        files = folder.image_files(place)
-        return Found(name, place, files, partial(folder.read, place, files))
-    raise UserError(
-        f"data.source = '{settings.source}': a file must be an .npz or a .parquet file; "
-        "images of other kinds go in a folder, one sub-folder per class"
-    )
+    return Found(name, place, listing.files, partial(folder.read, place, listing))
 
 
 def _read(found: Found) -> Raw:
     try:
-        return found.read()
+        raw = found.read()
     except OSError as error:  # no permission, a disk that fails
         raise UserError(f"{found.name} cannot be read: {error}") from error
-
-
-def _draft(name: str, raw: Raw, settings: DataSettings) -> cache.Draft:
     for part in filter(None, (raw.train, raw.test)):
-        _check(name, part, raw.classes)
-    train, test = (raw.train, raw.test) if raw.test else _split(name, raw.train, settings)
+        _check(found.name, part, raw.classes)
+    if raw.unlabelled and (raw.unlabelled.owners is None) != (raw.train.owners is None):
+        raise UserError(
+            f"{found.name}: say of labelled and unlabelled images, or of neither, whose they are"
+        )
+    return raw
+
+
+def _draft(found: Found, settings: DataSettings) -> cache.Draft:
+    raw = _read(found)
+    own = settings.source not in KNOWN
+    train, test = (raw.train, raw.test) if raw.test else _split(found.name, raw.train, settings)
     parts = [train, test] + ([raw.unlabelled] if raw.unlabelled else [])
-    shape, blocks = _images(name, parts, settings.size)
+    survey = survey_of(found.name, parts, settings.size)
+    intake = Intake(found.name, parts, survey, settings.size, own, raw.notes)
     ends = list(accumulate(len(part.labels) for part in parts))
     owners, owner_names = _owners(parts)
     return cache.Draft(
-        name=name,
-        shape=(ends[-1], *shape),
-        blocks=blocks,
+        name=found.name,
+        shape=(ends[-1], *intake.shape),
+        blocks=intake.blocks(),
         labels=np.concatenate([part.labels for part in parts]),
         classes=raw.classes,
         train=range(ends[0]),
@@ -142,6 +161,34 @@ def _draft(name: str, raw: Raw, settings: DataSettings) -> cache.Draft:
         unlabelled=range(ends[1], ends[-1]),
         owners=owners,
         owner_names=owner_names,
+        settle=intake.settle,
+    )
+
+
+def facts(settings: DataSettings) -> Facts:
+    """What a source says of itself, from names, tables and headers: nothing is decoded."""
+    found = locate(settings)
+    raw = _read(found)
+    parts = [part for part in (raw.train, raw.test, raw.unlabelled) if part is not None]
+    labelled = [part for part in (raw.train, raw.test) if part is not None]
+    labels = np.concatenate([part.labels for part in labelled])
+    owners, names = _owners(labelled)
+    rows = np.zeros_like(labels) if owners is None else owners
+    cells = np.bincount(rows * len(raw.classes) + labels, minlength=len(names) * len(raw.classes))
+    survey = survey_of(found.name, parts, settings.size)
+    if settings.size:
+        survey = Survey(Counter({(settings.size, settings.size): 1}), survey.colour)
+    return Facts(
+        name=found.name,
+        known=settings.source in KNOWN,
+        table=cells.reshape(-1, len(raw.classes)),
+        owned=owners is not None,
+        tested=raw.test is not None,
+        unlabelled=len(raw.unlabelled.labels) if raw.unlabelled else 0,
+        size=survey.shape()[:2] if survey.alike else None,
+        sizes=survey.words(),
+        common_size=survey.common_size(),
+        channels=survey.shape()[2],
     )
 
 
@@ -189,23 +236,6 @@ def sample(
     taken = np.zeros(count, dtype=np.bool_)
     taken[order] = np.diff(steps) > 0
     return taken
-
-
-def _images(
-    name: str, parts: list[Part], size: int | None
-) -> tuple[tuple[int, int, int], Iterable[Pixels]]:
-    """The shape of one image, and the images of all parts in blocks."""
-    arrays = [part.images for part in parts if isinstance(part.images, np.ndarray)]
-    if not arrays:
-        encoded = [image for part in parts for image in part.images]
-        shape = images.survey(encoded, size)
-        return shape, images.decode(encoded, shape)
-    shapes = {(size or a.shape[1], size or a.shape[2], a.shape[3]) for a in arrays}
-    if len(shapes) > 1:
-        raise UserError(
-            f"{name}: training and test images differ in shape: {' and '.join(map(str, shapes))}"
-        )
-    return shapes.pop(), chain.from_iterable(images.resize(array, size) for array in arrays)
 
 
 def _owners(parts: list[Part]) -> tuple[npt.NDArray[np.int32] | None, tuple[str, ...]]:

@@ -14,12 +14,12 @@ Pixels = npt.NDArray[np.uint8]  # [N, H, W, C], C = 1 or 3
 Labels = npt.NDArray[np.int64]  # [N], indices into the class names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A JPEG, PNG, ... still to be decoded: its bytes, or the file that holds them."""
+    """A JPEG, PNG, ... still to be decoded: its bytes, or the path of the file that holds them."""
 
     name: str  # what a message calls it
-    content: bytes | Path
+    content: bytes | str
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Raw:
     train: Part
     test: Part | None = None  # None: the source has no test part of its own
     unlabelled: Part | None = None
+    notes: tuple[str, ...] = ()  # sentences about what was not read
 
 
 def number_classes(

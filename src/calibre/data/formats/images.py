@@ -1,70 +1,122 @@
 """From compressed images to arrays: decoding, turning upright, gray or colour, resizing."""
 
+import hashlib
 import io
 import os
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+import numpy.typing as npt
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from calibre.data.formats import EncodedImage, Pixels
 from calibre.errors import UserError
 
-BLOCK = 512  # images held in memory at a time
+MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 2**26  # a file of a few bytes can claim to hold any number
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
-# Decoding releases Python's lock, but below this size handing the lock over costs more than it
-# gains: two threads took half as long again as one for 32x32 JPEGs of 2 kB.
-WORTH_A_THREAD = 8192  # bytes of an average compressed image
+SAMPLE = 1_000  # headers that a survey reads
+LARGEST = 64  # pixels that we choose, where sizes differ: what a CPU trains in minutes
+PRINT = "V16"  # a hash of an image's pixels
+
+# What had to be done to an image; a datasheet counts these.
+TURNED, FLATTENED, DEEP, DIM = "turned upright", "laid on white", "16 bits", "16 bits, all dim"
+CMYK, MADE_GRAY, RESIZED = "from CMYK", "made gray", "resized"
 
 
-def survey(images: Sequence[EncodedImage], size: int | None) -> tuple[int, int, int]:
-    """Height, width and channels that all images will have, from their headers alone.
+@dataclass(frozen=True)
+class Survey:
+    """What images say of themselves before they are decoded."""
 
-    A look at every header first means that a stray size is reported before minutes of decoding.
-    """
+    sizes: Counter[tuple[int, int]]  # height, width
+    colour: bool
+
+    @property
+    def alike(self) -> bool:
+        return len(self.sizes) == 1
+
+    def shape(self, size: int | None = None) -> tuple[int, int, int]:
+        """Height, width and channels that all images will have."""
+        height, width = next(iter(self.sizes))
+        if size or not self.alike:
+            height = width = size or self.common_size()
+        return height, width, 3 if self.colour else 1
+
+    def common_size(self) -> int:
+        """The side of a square that suits most: the median shorter side, but of 64 at most."""
+        sides = np.sort([min(size) for size in self.sizes.elements()])
+        side = min(int(sides[len(sides) // 2]), LARGEST)
+        return side // 8 * 8 if side >= 16 else side
+
+    def words(self) -> str:
+        """``28 x 28``, or ``from 31 x 40 to 640 x 480``, width first."""
+        smallest, *others = sorted(self.sizes, key=lambda size: (size[0] * size[1], size))
+        ends = [f"{width} x {height}" for height, width in (smallest, *others[-1:])]
+        return ends[0] if len(ends) == 1 else f"from {ends[0]} to {ends[1]}"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Decoded images, and what is to be told of them."""
+
+    pixels: Pixels  # [n, H, W, C]; black where an image cannot be read
+    prints: npt.NDArray[np.void]  # [n]: equal for equal pixels
+    problems: dict[int, str] = field(default_factory=dict)  # why it cannot be read, by place
+    changes: Counter[str] = field(default_factory=Counter)
+
+
+def survey(images: Sequence[EncodedImage]) -> Survey:
+    """From the headers of up to 1,000 images, spread evenly; unreadable ones do not count."""
+    sizes: Counter[tuple[int, int]] = Counter()
     colour = False
-    shape = None  # of the images so far, before resizing
-    for image in images:
-        with _opened(image) as picture:
-            colour = colour or not _is_gray(picture)
-            turned = "exif" in picture.info and _orientation(picture) in SIDEWAYS
-            here = picture.size if turned else picture.size[::-1]
-        shape = shape or here
-        if size is None and here != shape:
-            raise _unlike(images[0], shape, image, here)
-    assert shape is not None, "a reader returns at least one image"
-    height, width = (size, size) if size else shape
-    return height, width, 3 if colour else 1
+    problem = ""
+    with _own_words():
+        for image in images[:: -(-len(images) // SAMPLE)]:
+            try:
+                with opened(image) as picture:
+                    turned = "exif" in picture.info and _orientation(picture) in SIDEWAYS
+                    sizes[picture.size if turned else picture.size[::-1]] += 1
+                    colour = colour or not _is_gray(picture)
+            except UnreadableError as error:
+                problem = problem or f"{image.name} {error}"
+    if not sizes:
+        raise UserError(f"none of the {len(images):,} images can be read: {problem}")
+    return Survey(sizes, colour)
 
 
-def decode(images: Sequence[EncodedImage], shape: tuple[int, int, int]) -> Iterator[Pixels]:
-    """Blocks of decoded images, in order; ``shape`` is what :func:`survey` found."""
-
-    def pixels(image: EncodedImage) -> Pixels:
-        with _opened(image) as picture:
-            return _upright(picture, shape)
-
-    sizes = [
-        len(image.content) if isinstance(image.content, bytes) else image.content.stat().st_size
-        for image in images[:BLOCK]
-    ]
-    threads = (os.cpu_count() or 1) if np.mean(sizes) >= WORTH_A_THREAD else 1
-    with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, len(images), BLOCK):
-            block = images[start : start + BLOCK]
-            yield np.stack(list(map(pixels, block) if threads == 1 else pool.map(pixels, block)))
+def decode_block(images: Sequence[EncodedImage], shape: tuple[int, int, int]) -> Block:
+    """All of ``images`` in one array; ``shape`` is height, width and channels."""
+    pixels = np.zeros((len(images), *shape), np.uint8)
+    problems: dict[int, str] = {}
+    changes: Counter[str] = Counter()
+    with _own_words():
+        for place, image in enumerate(images):
+            try:
+                with opened(image) as picture:
+                    pixels[place], changed = _upright(picture, shape)
+                changes.update(changed)
+            except UnreadableError as error:
+                problems[place] = str(error)
+    return Block(pixels, prints(pixels), problems, changes)
 
 
-def resize(images: Pixels, size: int | None) -> Iterator[Pixels]:
+def prints(pixels: Pixels) -> npt.NDArray[np.void]:
+    """A hash of each image's pixels, [n]."""
+    hashes = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in pixels]
+    return np.frombuffer(b"".join(hashes), PRINT)
+
+
+def resize(images: Pixels, size: int | None, block: int) -> Iterator[Pixels]:
     """Blocks of an array of images, each ``size`` x ``size``."""
-    for start in range(0, len(images), BLOCK):
-        block = images[start : start + BLOCK]
-        if size is None or block.shape[1:3] == (size, size):
-            yield np.ascontiguousarray(block)
+    for start in range(0, len(images), block):
+        part = images[start : start + block]
+        if size is None or part.shape[1:3] == (size, size):
+            yield np.ascontiguousarray(part)
         else:
-            yield np.stack([_resized(image, size) for image in block])
+            yield np.stack([_resized(image, size) for image in part])
 
 
 def _resized(image: Pixels, size: int) -> Pixels:
@@ -73,21 +125,45 @@ def _resized(image: Pixels, size: int) -> Pixels:
     return _array(picture.resize((size, size), Image.Resampling.BILINEAR), channels)
 
 
-def _upright(picture: Image.Image, shape: tuple[int, int, int]) -> Pixels:
+def _upright(picture: Image.Image, shape: tuple[int, int, int]) -> tuple[Pixels, list[str]]:
+    """The pixels of an image as they shall be, and what had to be done for that."""
     height, width, channels = shape
+    changed = []
     if picture.size != (width, height):
         # a JPEG can be decoded at a fraction of its size: most of the time that photographs take
         picture.draft(None, (2 * width, 2 * height))
-    if "exif" in picture.info:
+    if "exif" in picture.info and _orientation(picture) not in (None, 1):
         ImageOps.exif_transpose(picture, in_place=True)
-    if picture.mode.startswith("I"):  # 16 bits a pixel: Pillow would clip, we keep the upper 8
-        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+        changed.append(TURNED)
+    if picture.mode.startswith("I"):
+        picture, word = _eight_bits(picture)
+        changed.append(word)
+    elif picture.has_transparency_data:
+        clear = picture.convert("RGBA")
+        if clear.getchannel("A").getextrema() != (255, 255):
+            white = Image.new("RGBA", clear.size, "white")
+            picture = Image.alpha_composite(white, clear)  # as a browser shows it
+            changed.append(FLATTENED)
+    elif picture.mode == "CMYK":
+        changed.append(CMYK)
     mode = "L" if channels == 1 else "RGB"
     if picture.mode != mode:
+        if channels == 1 and not _is_gray(picture) and not changed:
+            changed.append(MADE_GRAY)
         picture = picture.convert(mode)
     if picture.size != (width, height):
         picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    return _array(picture, channels)
+        changed.append(RESIZED)
+    return _array(picture, channels), changed
+
+
+def _eight_bits(picture: Image.Image) -> tuple[Image.Image, str]:
+    """Pillow would clip 16 bits a pixel to 255; we keep the upper eight."""
+    values = np.asarray(picture)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError("its pixels have 32 bits; save it with 8 or 16")
+    word = DEEP if values.max() >= 4096 else DIM
+    return Image.fromarray((values >> 8).astype(np.uint8)), word
 
 
 def _array(picture: Image.Image, channels: int) -> Pixels:
@@ -103,24 +179,40 @@ def _orientation(picture: Image.Image) -> int | None:
     return orientation
 
 
+class UnreadableError(Exception):
+    """Why an image cannot be read, to be said after its name."""
+
+
 @contextmanager
-def _opened(image: EncodedImage) -> Iterator[Image.Image]:
+def _own_words() -> Iterator[None]:
+    """Pillow warns of damaged metadata and of many pixels; we tell what matters ourselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def opened(image: EncodedImage) -> Iterator[Image.Image]:
+    """An image of a kind and size that can be decoded."""
     content = image.content
     try:
+        if isinstance(content, str) and not os.path.isfile(content):  # a pipe would never answer
+            raise FileNotFoundError("there is no such file")
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as picture:
+            wide, high = picture.size
+            if wide * high > MOST_PIXELS:
+                raise Image.DecompressionBombError
             if picture.mode == "F":
                 raise ValueError("its pixels are floating-point numbers; save it with 8 bits")
             yield picture
+    except Image.DecompressionBombError:
+        raise UnreadableError(
+            f"has more than {MOST_PIXELS / 1e6:.0f} million pixels; make it smaller"
+        ) from None
+    except UnidentifiedImageError:
+        raise UnreadableError("is no image of a kind that is known; take it away") from None
     except Exception as error:  # every one of Pillow's decoders fails in a way of its own
-        raise UserError(
-            f"{image.name} cannot be decoded: {error}; repair the file or take it away"
-        ) from error
-
-
-def _unlike(
-    one: EncodedImage, shape: tuple[int, int], other: EncodedImage, unlike: tuple[int, int]
-) -> UserError:
-    return UserError(
-        f"images differ in size: {one.name} is {shape[1]}x{shape[0]}, {other.name} is "
-        f"{unlike[1]}x{unlike[0]}; bring all to one size with e.g. --set data.size=32"
-    )
+        said = str(error).replace(str(content), "it") if isinstance(content, str) else str(error)
+        raise UnreadableError(
+            f"cannot be decoded: {said or type(error).__name__}; repair the file or take it away"
+        ) from None

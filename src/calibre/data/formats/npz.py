@@ -2,8 +2,9 @@
 
 Either ``images`` and ``labels`` (and ``clients``), or ``x_train``, ``y_train``, ``x_test``,
 ``y_test`` (and ``clients_train``, ``clients_test``); with either, ``classes`` may name the
-classes in the order that integer labels count them. Images are uint8, [N, H, W] or [N, H, W, C]
-with C = 1 or 3; labels and clients are integers or strings, [N].
+classes in the order that integer labels count them, and ``unlabelled`` (and ``clients_unlabelled``)
+may hold images that nobody labelled. Images are uint8, [N, H, W] or [N, H, W, C] with C = 1 or 3;
+labels and clients are integers or strings, [N].
 """
 
 import zipfile
@@ -15,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from calibre.data.formats import Part, Pixels, Raw, number_classes
+from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 
 ONE_PART = (("images", "labels", "clients"),)
 TWO_PARTS = (("x_train", "y_train", "clients_train"), ("x_test", "y_test", "clients_test"))
+
+UNKNOWN = ("unlabelled", "clients_unlabelled")
 
 
 def read(path: Path) -> Raw:
@@ -39,11 +43,19 @@ def read(path: Path) -> Raw:
     names = tuple(map(str, arrays["classes"])) if "classes" in arrays else None
     values = (arrays[y].ravel().tolist() for _, y, _ in keys)
     classes, labels = number_classes(path, *values, classes=names)
-    parts = [
+    train, *test = (
         Part(_images(path, x, arrays[x]), part_labels, _owners(arrays, clients))
         for (x, _, clients), part_labels in zip(keys, labels, strict=True)
-    ]
-    return Raw(classes, *parts)
+    )
+    return Raw(classes, train, test[0] if test else None, _unlabelled(path, arrays))
+
+
+def _unlabelled(path: Path, arrays: Mapping[str, Any]) -> Part | None:
+    if UNKNOWN[0] not in arrays:
+        return None
+    images = _images(path, UNKNOWN[0], arrays[UNKNOWN[0]])
+    nothing = np.full(len(images), UNLABELLED, np.int64)
+    return Part(images, nothing, _owners(arrays, UNKNOWN[1]))
 
 
 def _owners(arrays: Mapping[str, Any], key: str) -> list[str] | None:

@@ -7,16 +7,23 @@ changes of parquet files, not of image files that they point to.)
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from calibre.data.formats import EncodedImage, Part, Raw, number_classes
+from calibre.data.formats import Raw
+from calibre.data.formats.table import (
+    IMAGE_NAMES,
+    PARTS,
+    Columns,
+    Row,
+    assemble,
+    choose_columns,
+    read_row,
+)
 from calibre.errors import UserError
 
 PART = re.compile(r"(train|test)(?![a-z])")
-IMAGE_NAMES = ("image", "img", "path", "file", "file_name")  # of columns that hold paths
-LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
 
 
 def parquet_files(place: Path) -> list[Path]:
@@ -34,29 +41,20 @@ def read(
     """``classes`` names integer labels; without it the file's own names or values do."""
     files = parquet_files(place)
     schema = _open(files[0]).schema_arrow
-    image = _choose(files[0], "image", image_column, _image_columns(schema), schema.names)
-    client = client_column and _choose(files[0], "client", client_column, [], schema.names)
-    taken = {image, client}
-    label = _choose(files[0], "label", label_column, _label_columns(schema, taken), schema.names)
-    classes = classes or _hugging_face_classes(schema, label)
-
-    columns = [name for name in (image, label, client) if name]
-    train, test = (
-        [row for file in part for row in _rows(file, columns)] for part in _parts(place, files)
+    columns = choose_columns(
+        files[0],
+        schema.names,
+        (image_column, label_column, client_column),
+        _image_columns(schema),
+        _label_columns(schema),
     )
-    if not train:
-        raise UserError(f"{place} holds no training images")
-    values = [[row[1] for row in part] for part in (train, test)]
-    classes, labels = number_classes(place, *values, classes=classes)
-    parts = [
-        Part(
-            [row[0] for row in part],
-            part_labels,
-            [str(row[2]) for row in part] if client else None,
-        )
-        for part, part_labels in zip((train, test), labels, strict=True)
-    ]
-    return Raw(classes, parts[0], parts[1] if test else None)
+    rows = (
+        row
+        for part, members in zip(PARTS, _parts(place, files), strict=True)
+        for file in members
+        for row in _rows(file, columns, part)
+    )
+    return assemble(place, rows, classes or _hugging_face_classes(schema, columns.label))
 
 
 def _parts(place: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -75,30 +73,17 @@ def _parts(place: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
     return [f for f in files if found[f] == "train"], [f for f in files if found[f] == "test"]
 
 
-def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _rows(path: Path, columns: Columns, part: str) -> Iterator[Row]:
     import pyarrow as pa
 
+    names = columns.names
     try:
-        table = _open(path).read(columns=list(columns))
-        values = [table.column(name).to_pylist() for name in columns]
+        table = _open(path).read(columns=names)
+        values = [table.column(name).to_pylist() for name in names]
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise UserError(f"{path}: columns {', '.join(columns)} cannot be read: {error}") from error
+        raise UserError(f"{path}: columns {', '.join(names)} cannot be read: {error}") from error
     for number, row in enumerate(zip(*values, strict=True)):
-        for name, value in zip(columns, row, strict=True):
-            if value is None:
-                raise UserError(f"{path}: row {number} has nothing in column '{name}'")
-        yield _encoded(path, number, row[0]), *row[1:]
-
-
-def _encoded(path: Path, number: int, image: Any) -> EncodedImage:
-    content = image
-    if isinstance(image, dict):
-        content = image["bytes"] or image.get("path")
-    if content is None:
-        raise UserError(f"{path}: row {number} has neither image bytes nor a path")
-    return EncodedImage(
-        f"{path} row {number}", path.parent / content if isinstance(content, str) else content
-    )
+        yield read_row(path, number, columns, row, part)
 
 
 def _open(path: Path) -> Any:
@@ -109,19 +94,6 @@ def _open(path: Path) -> Any:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read as a parquet file: {error}") from error
-
-
-def _choose(path: Path, what: str, wanted: str | None, likely: list[str], names: list[str]) -> str:
-    if wanted is not None and wanted not in names:
-        raise UserError(
-            f"data.{what}_column = '{wanted}': {path} has no such column, only {', '.join(names)}"
-        )
-    if wanted is None and len(likely) != 1:
-        raise UserError(
-            f"{path}: which column holds the {what}? Set data.{what}_column to one of "
-            f"{', '.join(likely or names)}"
-        )
-    return wanted or likely[0]
 
 
 def _image_columns(schema: Any) -> list[str]:
@@ -136,16 +108,14 @@ def _image_columns(schema: Any) -> list[str]:
     return found or [name for name in IMAGE_NAMES if name in schema.names][:1]
 
 
-def _label_columns(schema: Any, taken: set[str | None]) -> list[str]:
+def _label_columns(schema: Any) -> list[str]:
     import pyarrow as pa
 
     def holds_classes(kind: Any) -> bool:
         types = pa.types
         return bool(types.is_integer(kind) or types.is_string(kind) or types.is_dictionary(kind))
 
-    usual = [name for name in LABEL_NAMES if name in schema.names and name not in taken]
-    found = [f.name for f in schema if holds_classes(f.type) and f.name not in taken]
-    return usual[:1] or found
+    return [field.name for field in schema if holds_classes(field.type)]
 
 
 def _hugging_face_classes(schema: Any, label: str) -> tuple[str, ...] | None:

@@ -1,0 +1,69 @@
+"""Settings for a user's own data: chosen, shown with their reasons, and complete from then on."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from calibre.cli.common import errors
+
+if TYPE_CHECKING:
+    from calibre.data.choose import Choice
+    from calibre.experiment import Experiment
+
+OwnData = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="A folder (or .csv, .parquet, .npz) of your own images; settings are chosen for it.",
+        metavar="PLACE",
+    ),
+]
+
+
+def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experiment":
+    """The experiment on the data at ``place``; ``values`` are what the user has decided.
+
+    The images are read here, with a progress bar; ``tell`` says what was found in them, and how
+    long training should take.
+    """
+    from calibre.data import choose, federation, sources
+    from calibre.experiment import Experiment
+    from calibre.screen import LiveView
+    from calibre.settings import validate
+
+    source = Path(place).expanduser()
+    section = values.get("data", {})
+    if isinstance(section, Mapping):  # nonsense is told by `validate`
+        section = {**section, "source": str(source.resolve()) if source.exists() else place}
+    values = {**values, "data": section}
+    own: Experiment = validate(Experiment, values)
+    filled, choices = choose.fill(values, choose.choose(sources.facts(own.data)))
+    experiment: Experiment = validate(Experiment, filled)
+    _show(choices, errors)
+    with LiveView(errors) as view:
+        pool = sources.load(
+            experiment.data,
+            lambda done, of: view(
+                {"event": "progress", "stage": "reading images", "done": done, "of": of}
+            ),
+        )
+    if tell:
+        from calibre.engine.estimate import duration, seconds
+
+        sheet = federation.build(pool, experiment.federation, experiment.seed).datasheet
+        errors.print(sheet["description"], markup=False, highlight=False)
+        for note in sheet["notes"]:
+            errors.print(f"- {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"training should take about {duration(seconds(experiment))}")
+    return experiment
+
+
+def _show(choices: Iterable["Choice"], console: Console) -> None:
+    table = Table("setting", "chosen", "why", title="chosen for your data; --set changes any of it")
+    for choice in choices:
+        table.add_row(choice.key, "-" if choice.value is None else str(choice.value), choice.why)
+    console.print(table)

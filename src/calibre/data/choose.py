@@ -1,0 +1,185 @@
+"""Settings that suit a user's own data: a pure function of facts about it, with its reasons.
+
+The aim is a run of minutes on a laptop. Every choice ends up in ``experiment.toml``, and whatever
+the user sets goes before it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibre.data.parts import Ints
+from calibre.errors import UserError
+
+PASSES = 200_000  # of 32 x 32 images through the network, forth and back: minutes on two cores
+STEPS = 100  # that a client's own classifier should take
+FEW_CLIENTS = 10  # all of them train in every round
+LARGE = 64  # pixels, from which on ResNets have a stem for large images
+TRAIN_SHARE = 0.8  # of the images, where a fifth is set aside to test on
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a source says of itself before anything is decoded."""
+
+    name: str
+    known: bool  # one of the data sets that Calibre knows by name
+    table: Ints  # [C, K] labelled images by client and class; one row where nobody owns any
+    owned: bool  # the source says whose the images are
+    tested: bool  # it has test images of its own
+    unlabelled: int
+    size: tuple[int, int] | None  # height and width of all images; None: they differ
+    sizes: str  # in words
+    common_size: int  # of a square that suits most
+    channels: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting, and why it was chosen."""
+
+    key: str
+    value: Any  # None: left open, because what the data says is good
+    why: str
+
+
+def choose(facts: Facts) -> list[Choice]:
+    """What to train, and for how long."""
+    classes = facts.table.shape[1]
+    if classes < 2:
+        raise UserError(
+            f"{facts.name} has one class only, and nothing to tell apart: each class needs a "
+            "sub-folder of its own, or a label of its own in a table (--data table.csv)"
+        )
+    side = _side(facts)
+    images = int(facts.table.sum())
+    federation, clients = _federation(facts, images)
+    each = (images * (1 if facts.tested else TRAIN_SHARE) + facts.unlabelled) / clients
+    held = int(np.median(np.count_nonzero(facts.table, axis=1))) if facts.owned else classes
+    batch = 64 if each >= 128 else 32
+    return [
+        _size(facts, side),
+        *federation,
+        *_network(side),
+        *_rounds(clients, each, side),
+        Choice("method.sgd.batch", batch, f"a client trains on about {each:,.0f} images"),
+        Choice(
+            "method.prototypes.clusters",
+            max(2, min(10, held, batch // 4)),
+            f"clients hold about {held} classes; a prototype needs several images of a batch",
+        ),
+        *_views(facts),
+        _own_classifiers(each),
+    ]
+
+
+def fill(
+    values: Mapping[str, Any], choices: Iterable[Choice]
+) -> tuple[dict[str, Any], list[Choice]]:
+    """``values`` of an experiment with what they leave open, and the choices that counted."""
+    filled = dict(values)
+    counted = []
+    other_method = _name(values.get("method", "calibre")) != "calibre"
+    for choice in choices:
+        *sections, key = choice.key.split(".")
+        if sections[0] == "method" and other_method:
+            continue  # every method has settings of its own
+        section = filled
+        for name in sections:
+            inner = section.get(name, {})
+            section[name] = dict(inner) if isinstance(inner, Mapping) else {"name": inner}
+            section = section[name]
+        if key not in section:
+            counted.append(choice)
+            if choice.value is not None:
+                section[key] = choice.value
+    return filled, counted
+
+
+def _name(value: Any) -> Any:
+    return value.get("name", "calibre") if isinstance(value, Mapping) else value
+
+
+def _side(facts: Facts) -> float:
+    """Of the square that costs as much as an image."""
+    if facts.size and max(facts.size) <= LARGE:
+        return math.sqrt(facts.size[0] * facts.size[1])
+    return facts.common_size
+
+
+def _size(facts: Facts, side: float) -> Choice:
+    if facts.size and max(facts.size) <= LARGE:
+        return Choice("data.size", None, f"all images are {facts.sizes}: left as they are")
+    differ = "" if facts.size else "images differ in size: "
+    return Choice("data.size", int(side), f"{differ}{facts.sizes}; trains in minutes on a CPU")
+
+
+def _federation(facts: Facts, images: int) -> tuple[list[Choice], int]:
+    if facts.owned:
+        clients = len(facts.table)
+        return [
+            Choice("federation.scheme", "natural", "the data says which images are whose"),
+            Choice("federation.novel", 0, "all of them train"),
+        ], clients
+    clients = max(2, min(16, images // 60))
+    return [
+        Choice(
+            "federation.scheme", "dirichlet", "nobody owns an image: unlike clients are made up"
+        ),
+        Choice("federation.clients", clients, f"{images:,} images, about 60 each or more"),
+        Choice("federation.novel", 0, "all of them train"),
+    ], clients
+
+
+def _network(side: float) -> list[Choice]:
+    if side < LARGE:
+        return [
+            Choice("network.encoder", "cnn", "small: trains without a GPU"),
+            Choice("network.width", 32, f"enough for images of about {side:.0f} pixels"),
+        ]
+    return [
+        Choice("network.encoder", "resnet8", "halves large images early: trains without a GPU"),
+        Choice("network.width", 32, "half of the papers' width, a quarter of the time"),
+    ]
+
+
+def _cost(side: float) -> float:
+    """Of one image, in images of 32 x 32 in the small CNN: at 64 the ResNet took 2.4 times."""
+    return (side / 32) ** 2 if side < LARGE else 2.4 * (side / LARGE) ** 2
+
+
+def _rounds(clients: int, each: float, side: float) -> list[Choice]:
+    if clients <= FEW_CLIENTS:
+        per_round, who = clients, "all of them, since they are few"
+    else:
+        per_round = min(2 * FEW_CLIENTS, max(FEW_CLIENTS, clients // 5))
+        who = f"of {clients:,}, who take turns"
+    images = per_round * each
+    epochs = 3 if images <= 5_000 else 1
+    passes = images * epochs * _cost(side)  # in a round
+    rounds = int(max(10, min(60, PASSES / passes)))
+    return [
+        Choice("training.clients_per_round", per_round, who),
+        Choice("training.epochs", epochs, f"{images:,.0f} images in a round"),
+        Choice("training.rounds", rounds, "as many as fit into minutes; 10 to 60"),
+    ]
+
+
+def _views(facts: Facts) -> list[Choice]:
+    if facts.known:
+        return []  # the views of known data sets are chosen with them
+    return [
+        Choice("views.flip", 0.0, "a mirrored image may mean something else; try 0.5 if not"),
+        Choice("views.crop", [0.25, 1.0], "smaller scraps may miss what matters"),
+    ]
+
+
+def _own_classifiers(each: float) -> Choice:
+    steps = math.ceil(each / 32)  # an epoch
+    epochs = max(10, min(50, math.ceil(STEPS / steps)))
+    return Choice(
+        "personal.epochs", epochs, f"{epochs * steps} steps for a client's own classifier"
+    )

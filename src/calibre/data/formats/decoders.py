@@ -1,0 +1,178 @@
+"""Decoding many images: in this process where they are few, else in one process per core.
+
+Processes, not threads: Pillow releases Python's lock while it decodes, but what surrounds the
+decoding of a small image takes as long as the decoding. A process is spoken to over a socket: a
+list of images in; problems, changes, prints and pixels out. ``python -m ...decoders FD`` is one.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+
+import numpy as np
+
+from calibre.data.formats import EncodedImage
+from calibre.data.formats.images import PRINT, Block, decode_block
+from calibre.errors import UserError
+
+BLOCK = 512  # images that are decoded together, at most
+BLOCK_BYTES = 2**24  # of decoded images, at most
+AHEAD = 3  # blocks per process that may wait for an earlier one
+WORTH_PROCESSES = 1.0  # seconds that decoding must take in one process
+PER_IMAGE, PER_BYTE = 2e-4, 3e-8  # seconds, about: to open an image, to decode a compressed byte
+
+Shape = tuple[int, int, int]
+
+
+def decode(images: Sequence[EncodedImage], shape: Shape) -> Iterator[Block]:
+    """Blocks of decoded images, in order."""
+    size = block_size(shape)
+    blocks = [images[start : start + size] for start in range(0, len(images), size)]
+    helpers = min(_cores(), len(blocks))
+    if helpers < 2 or _seconds(images) < WORTH_PROCESSES:
+        yield from (decode_block(block, shape) for block in blocks)
+    else:
+        yield from _decode_in_processes(blocks, shape, helpers)
+
+
+def block_size(shape: Shape) -> int:
+    """How many images of a shape are held in memory together."""
+    return max(1, min(BLOCK, BLOCK_BYTES // int(np.prod(shape))))
+
+
+def _decode_in_processes(
+    blocks: Sequence[Sequence[EncodedImage]], shape: Shape, count: int
+) -> Iterator[Block]:
+    helpers: list[_Helper] = []
+    try:
+        helpers += [_Helper() for _ in range(count)]
+        idle = list(helpers)
+        busy: dict[object, tuple[_Helper, int]] = {}
+        done: dict[int, Block] = {}
+        sent = 0
+        for number in range(len(blocks)):
+            while True:
+                # one block at a time: were two on their way, both sides could wait to be heard
+                while idle and sent < min(len(blocks), number + AHEAD * count):
+                    helper = idle.pop()
+                    helper.send(blocks[sent], shape)
+                    busy[helper.connection] = helper, sent
+                    sent += 1
+                if number in done:
+                    break
+                for connection in wait([helper.connection for helper, _ in busy.values()]):
+                    helper, place = busy.pop(connection)
+                    done[place] = helper.receive(blocks[place], shape)
+                    idle.append(helper)
+            yield done.pop(number)
+    finally:
+        for helper in helpers:
+            helper.stop()
+
+
+class _Helper:
+    """A process that decodes; it ends when its socket is closed."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        self.process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stderr=(log := tempfile.TemporaryFile()),  # noqa: SIM115, closed with the helper
+        )
+        theirs.close()
+        self.log = log
+        self.connection = Connection(ours.detach())
+
+    def send(self, images: Sequence[EncodedImage], shape: Shape) -> None:
+        contents = [image.content for image in images]
+        paths = [content if isinstance(content, str) else None for content in contents]
+        loads = [content for content in contents if isinstance(content, bytes)]
+        with suppress(BrokenPipeError, ConnectionResetError):  # why, `receive` finds out
+            self.connection.send_bytes(
+                json.dumps({"shape": shape, "paths": paths, "bytes": [*map(len, loads)]}).encode()
+            )
+            self.connection.send_bytes(b"".join(loads))
+
+    def receive(self, images: Sequence[EncodedImage], shape: Shape) -> Block:
+        pixels = np.empty((len(images), *shape), np.uint8)
+        try:
+            said = json.loads(self.connection.recv_bytes())
+            prints = np.frombuffer(self.connection.recv_bytes(), PRINT)
+            self.connection.recv_bytes_into(pixels.reshape(-1).data)
+        except (EOFError, ConnectionResetError):
+            raise UserError(
+                f"one of the images from {images[0].name} to {images[-1].name} ended the process "
+                f"that decodes them ({self._end()}); find it by moving half of them away"
+            ) from None
+        problems = {int(place): text for place, text in said["problems"].items()}
+        return Block(pixels, prints, problems, Counter(said["changes"]))
+
+    def _end(self) -> str:
+        code = self.process.wait()
+        if code < 0:
+            return signal.Signals(-code).name
+        self.log.seek(0)
+        last = self.log.read().decode(errors="replace").strip().splitlines()[-1:]
+        return f"code {code}: {''.join(last)}"
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def _seconds(images: Sequence[EncodedImage]) -> float:
+    """About how long one process would take."""
+    some = images[:: -(-len(images) // 64)]
+    sizes = [
+        len(image.content)
+        if isinstance(image.content, bytes)
+        else os.path.getsize(image.content)
+        if os.path.isfile(image.content)
+        else 0
+        for image in some
+    ]
+    return len(images) * (PER_IMAGE + PER_BYTE * sum(sizes) / len(sizes))
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _serve(connection: Connection) -> None:
+    while True:
+        asked = json.loads(connection.recv_bytes())
+        loads, start = connection.recv_bytes(), 0
+        lengths = iter(asked["bytes"])
+        images = []
+        for path in asked["paths"]:
+            content: bytes | str = path
+            if path is None:
+                end = start + next(lengths)
+                content, start = loads[start:end], end
+            images.append(EncodedImage("", content))
+        block = decode_block(images, tuple(asked["shape"]))
+        about = {"problems": block.problems, "changes": block.changes}
+        connection.send_bytes(json.dumps(about).encode())
+        connection.send_bytes(block.prints.tobytes())
+        connection.send_bytes(block.pixels.reshape(-1).data)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done
+        _serve(Connection(int(sys.argv[1])))

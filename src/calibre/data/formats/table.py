@@ -1,0 +1,164 @@
+"""Tables that say of every image where it is, what it shows and, if they know, whose it is.
+
+What CSV and parquet share: which column is which, and how rows become parts. A row without a label
+is an unlabelled image; a column ``split`` says ``train`` or ``test``.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibre.data.formats import EncodedImage, Part, Raw, number_classes
+from calibre.data.pool import UNLABELLED
+from calibre.errors import UserError
+
+IMAGE_NAMES = ("image", "img", "path", "file", "file_name", "filename", "image_path", "filepath")
+LABEL_NAMES = ("label", "labels", "fine_label", "class", "target")
+CLIENT_NAMES = ("client", "client_id", "owner", "site", "user")
+SPLIT = "split"
+PARTS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that matter, by name."""
+
+    image: str
+    label: str
+    client: str | None
+    split: str | None
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.image, self.label, self.client, self.split) if name]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image of a table."""
+
+    image: EncodedImage
+    label: Any  # None: unlabelled
+    client: str | None
+    part: str = "train"
+
+
+def choose_columns(
+    path: Path,
+    names: Sequence[str],
+    wanted: tuple[str | None, str | None, str | None],
+    images: Sequence[str],
+    labels: Sequence[str],
+) -> Columns:
+    """The columns that the settings want; else the only likely one, or the one with a usual name.
+
+    ``images`` and ``labels`` are the columns that could be those by their type.
+    """
+    image_wish, label_wish, client_wish = wanted
+    image = _choose(path, "image", image_wish, images, names)
+    usual = [name for name in CLIENT_NAMES if name in names and name not in (image, label_wish)]
+    client = _choose(path, "client", client_wish or next(iter(usual), None), [], names, must=False)
+    split = SPLIT if SPLIT in names and SPLIT not in (image, label_wish, client) else None
+    taken = {image, client, split}
+    usual = [name for name in LABEL_NAMES if name in names and name not in taken]
+    likely = usual[:1] or [name for name in labels if name not in taken]
+    label = _choose(path, "label", label_wish, likely, names)
+    return Columns(image=str(image), label=str(label), client=client, split=split)
+
+
+def _choose(
+    path: Path,
+    what: str,
+    wanted: str | None,
+    likely: Sequence[str],
+    names: Sequence[str],
+    must: bool = True,
+) -> str | None:
+    if wanted is not None and wanted not in names:
+        raise UserError(
+            f"data.{what}_column = '{wanted}': {path} has no such column, only {', '.join(names)}"
+        )
+    if wanted is None and must and len(likely) != 1:
+        raise UserError(
+            f"{path}: which column holds the {what}? Set data.{what}_column to one of "
+            f"{', '.join(likely or names)}"
+        )
+    return wanted or (likely[0] if likely else None)
+
+
+def read_row(path: Path, number: int, columns: Columns, values: Sequence[Any], part: str) -> Row:
+    """A row of values, in the order of ``columns.names``; number it as the user's editor does."""
+    row = dict(zip(columns.names, values, strict=True))
+    for name in (columns.image, columns.client, columns.split):
+        if name and row[name] in (None, ""):
+            raise UserError(
+                f"{path}: row {number} has nothing in column '{name}'; fill it in or take the row "
+                "away"
+            )
+    if columns.split:
+        part = str(row[columns.split]).strip().lower()
+        if part not in PARTS:
+            raise UserError(
+                f"{path}: row {number} has '{row[columns.split]}' in column '{columns.split}': "
+                "it must be train or test"
+            )
+    label = _label(row[columns.label])
+    if label is None and part == "test":
+        raise UserError(
+            f"{path}: row {number} is a test image with nothing in column '{columns.label}': "
+            "nothing can be scored on it; fill it in or take the row away"
+        )
+    return Row(
+        _encoded(path, number, row[columns.image]),
+        label,
+        str(row[columns.client]) if columns.client else None,
+        part,
+    )
+
+
+def _label(value: Any) -> Any:
+    """None where there is none; pandas writes numbers with gaps among them as 1.0, 2.0, nan."""
+    if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
+        return None if math.isnan(value) else int(value)
+    return None if value == "" else value
+
+
+def _encoded(path: Path, number: int, image: Any) -> EncodedImage:
+    content = image
+    if isinstance(image, dict):
+        content = image["bytes"] or image.get("path")
+    if content is None:
+        raise UserError(f"{path}: row {number} has neither image bytes nor a path")
+    if isinstance(content, str):
+        return EncodedImage(f"{path} row {number}: {content}", str(path.parent / content))
+    return EncodedImage(f"{path} row {number}", content)
+
+
+def assemble(place: Path, rows: Iterable[Row], classes: tuple[str, ...] | None = None) -> Raw:
+    """``classes`` names integer labels; without it the labels name themselves."""
+    parts: dict[str, list[Row]] = {"train": [], "test": [], "unlabelled": []}
+    for row in rows:
+        parts["unlabelled" if row.label is None else row.part].append(row)
+    if not parts["train"]:
+        raise UserError(f"{place} holds no training images with a label")
+    known = [[row.label for row in parts[part]] for part in PARTS]
+    classes, labels = number_classes(place, *known, classes=classes)
+    nothing = np.full(len(parts["unlabelled"]), UNLABELLED, np.int64)
+    train, test, unlabelled = (
+        Part(
+            [row.image for row in part],
+            part_labels,
+            None if parts["train"][0].client is None else [str(row.client) for row in part],
+        )
+        for part, part_labels in zip(parts.values(), [*labels, nothing], strict=True)
+    )
+    return Raw(
+        classes,
+        train,
+        test if parts["test"] else None,
+        unlabelled if parts["unlabelled"] else None,
+    )

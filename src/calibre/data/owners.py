@@ -1,0 +1,104 @@
+"""Clients that the data itself knows: every owner of images is one."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from calibre.data import partition
+from calibre.data.parts import Ints, Parts
+from calibre.data.pool import Pool
+from calibre.errors import UserError
+from calibre.experiment import FederationSettings
+from calibre.rng import numpy_stream
+
+TRAIN_AT_LEAST = 2  # labelled images, for an owner to be a client
+
+
+class Natural(NamedTuple):
+    """What the clients hold, and who they are."""
+
+    train: Parts
+    test: Parts
+    unlabelled: Parts
+    names: tuple[str, ...]
+    left_out: dict[str, str]  # why other owners are no clients
+
+
+def natural(pool: Pool, settings: FederationSettings, seed: int) -> Natural:
+    """The images as their owners hold them.
+
+    An owner without test images holds some of its own training images out, by class. One that has
+    too few images to be scored is left out: among fifty hospitals, one with a single image should
+    not keep the others from training.
+    """
+    owner_of = pool.owners  # [N]
+    if owner_of is None:
+        raise UserError(
+            f'federation.scheme = "natural": {pool.name} does not say who owns an image; give '
+            "data.client_column, or one folder per client, or choose another federation.scheme"
+        )
+    everybody = len(pool.owner_names)
+
+    def held(split: range) -> Parts:
+        return Parts.of(owner_of[split.start : split.stop], [*split], everybody)
+
+    train, test = held(pool.train), held(pool.test)
+    untested = np.flatnonzero((test.sizes == 0) & (train.sizes > 0)).tolist()
+    train, moved = hold_out(train, pool, untested, range(everybody), seed)
+    test = test.joined(moved)
+    poor = (train.sizes < TRAIN_AT_LEAST) | (test.sizes < 1)
+    left_out = {
+        pool.owner_names[owner]: f"{train.sizes[owner]} labelled images to train on and "
+        f"{test.sizes[owner]} to test on: {TRAIN_AT_LEAST} and 1 are needed"
+        for owner in np.flatnonzero(poor).tolist()
+    }
+    if poor.all():
+        name, why = next(iter(left_out.items()))
+        raise UserError(
+            f"no owner in {pool.name} has images enough: '{name}' has {why} (or 3 in all, two of "
+            "them of one class)"
+        )
+    owners = _owners(np.flatnonzero(~poor), pool, settings, seed)  # [C]
+    names = tuple(pool.owner_names[owner] for owner in owners)
+    unlabelled = _own_unlabelled(held(pool.unlabelled), settings.unlabelled, seed)
+    return Natural(train.pick(owners), test.pick(owners), unlabelled.pick(owners), names, left_out)
+
+
+def hold_out(
+    train: Parts, pool: Pool, clients: Iterable[int], names: Sequence[int] | Ints, seed: int
+) -> tuple[Parts, Parts]:
+    """What stays for training, and what these clients hold out of it to test on."""
+    moved = np.zeros(len(train.indices), np.bool_)
+    for client in clients:
+        rng = numpy_stream(seed, "federation/held-out", int(names[client]))
+        own = slice(train.offsets[client], train.offsets[client + 1])
+        moved[own] = partition.held_out(pool.labels[train[client]], rng)
+    return train.where(~moved), train.where(moved)
+
+
+def _owners(able: Ints, pool: Pool, settings: FederationSettings, seed: int) -> Ints:
+    """Of the owners that can be clients, those that train, then the novel ones."""
+    if settings.samples or settings.test_samples:
+        raise UserError(
+            "federation.samples and federation.test_samples do not go with federation.scheme = "
+            '"natural": an owner holds what it holds; leave them out'
+        )
+    owners, novel = len(able), settings.novel
+    clients = settings.clients or owners - novel
+    if not 1 <= clients <= owners - novel:
+        raise UserError(
+            f"federation.clients = {settings.clients} and federation.novel = {novel}: there are "
+            f"{owners} owners in {pool.name} with images enough; leave out clients and set novel "
+            f"below {owners}, or let the two add up to no more than that"
+        )
+    order = able[numpy_stream(seed, "federation/owners").permutation(owners)]
+    return np.concatenate([np.sort(order[:clients]), np.sort(order[clients : clients + novel])])
+
+
+def _own_unlabelled(held: Parts, most: int | None, seed: int) -> Parts:
+    """What owners hold without labels, ``most`` images each if that is given."""
+    if most is None:
+        return held
+    keys = numpy_stream(seed, "federation/unlabelled").random(len(held.indices))
+    return held.where(partition.rank_within(held.clients, keys) < most)

@@ -1,0 +1,109 @@
+"""``run --data``: from a folder of images to a table of accuracies, nothing else said."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+from typer.testing import CliRunner
+
+from calibre import cli
+from calibre.experiment import read
+
+SHAPES = ("circle", "cross", "square")
+
+
+def draw(shape: str, rng: np.random.Generator) -> Image.Image:
+    """A dark shape of any colour somewhere on a light ground, 16 x 16."""
+    ground, ink = (tuple(rng.integers(*shades, 3).tolist()) for shades in ((160, 256), (0, 100)))
+    image = Image.new("RGB", (64, 64), ground)
+    pen = ImageDraw.Draw(image)
+    r = int(rng.integers(16, 24))
+    x, y = rng.integers(r, 64 - r, 2).tolist()
+    box = (x - r, y - r, x + r, y + r)
+    if shape == "circle":
+        pen.ellipse(box, outline=ink, width=5)
+    elif shape == "square":
+        pen.rectangle(box, fill=ink)
+    else:
+        pen.line(box, fill=ink, width=7)
+        pen.line((x - r, y + r, x + r, y - r), fill=ink, width=7)
+    return image.resize((16, 16), Image.Resampling.BILINEAR)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Four clients of 60 images; each has a favourite shape."""
+    place = tmp_path_factory.mktemp("own") / "shapes"
+    rng = np.random.default_rng(0)
+    for client in range(4):
+        for k, shape in enumerate(SHAPES):
+            folder = place / f"site-{client}" / shape
+            folder.mkdir(parents=True)
+            for i in range(30 if k == client % 3 else 15):
+                draw(shape, rng).save(folder / f"{i}.png")
+    (place / "site-0" / "circle" / "broken.png").write_bytes(b"no image")
+    (place / "site-4" / "circle").mkdir(parents=True)
+    draw("circle", rng).save(place / "site-4" / "circle" / "alone.png")
+    return place
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(cli.app, [*map(str, arguments)])
+
+
+CHANGES = ("engine.workers=0", "personal.floors=[]", "training.rounds=6", "network.width=16")
+QUICK = [part for change in CHANGES for part in ("--set", change)]
+
+
+def test_a_folder_is_all_it_takes(federation, tmp_path, monkeypatch):
+    monkeypatch.chdir(federation.parent)
+    done = invoke("run", "--data", "shapes", *QUICK, "--out", tmp_path / "r")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "4 clients of shapes: 4 train" in said
+    assert "cannot be read, left out: 1 of 242;" in said
+    assert "clients left out: 'site-4'" in said
+    assert "training should take about" in said
+    metrics = json.loads((tmp_path / "r" / "metrics.json").read_text())
+    # the commonest shape is half of a client's images
+    assert metrics["train"]["mean"] > 0.65
+    assert metrics["train"]["clients"] == 4
+
+    kept = read(tmp_path / "r" / "experiment.toml")
+    assert kept.data.source == str(federation)
+    assert kept.federation.scheme == "natural"
+    assert (kept.federation.novel, kept.views.flip, kept.training.rounds) == (0, 0, 6)
+    monkeypatch.chdir(tmp_path)
+    again = invoke("resume", "r", "--json")  # from elsewhere, with nothing to guess
+    assert again.exit_code == 0, again.output
+    sheet = json.loads((tmp_path / "r" / "federation.json").read_text())
+    assert sheet["source"]["unreadable"]["count"] == 1
+    assert list(sheet["left_out"]) == ["site-4"]
+
+
+def test_data_show_says_what_was_found(federation, tmp_path):
+    done = invoke("data", "show", "--data", federation, "--out", tmp_path / "who")
+    assert done.exit_code == 0, done.output
+    assert "clients left out: 'site-4'" in done.output
+    assert (tmp_path / "who.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nowhere"], "no such data set, file or folder"),
+        (["--data", "."], "holds no images"),
+        (["--data", ".", "--set", "data=3"], "data = 3"),
+        (["--data", ".", "--set", "training.rouns=3"], "did you mean 'rounds'"),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["calibre-fl", "run", *arguments, "--set", "engine.workers=0"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
