@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from calibre import __version__
-from calibre.cli import about, data, reproduction, running
+from calibre.cli import about, data, deploy, evidence, models, page, reproduction, running
 from calibre.cli.common import USER_MISTAKE, errors
 from calibre.errors import UserError
 
@@ -18,10 +18,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    running.run, running.resume, running.suite, reproduction.reproduce, about.methods, about.doctor,
+    running.run, running.resume, running.suite, evidence.compare, evidence.figure,
+    reproduction.reproduce, page.report,
+    models.bundle, models.personalize, models.predict, models.export, models.serve,
+    about.methods, about.doctor,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.deploy, name="deploy")
+app.add_typer(deploy.site, name="site")
 
 
 def main() -> None:

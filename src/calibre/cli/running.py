@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,27 +12,43 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from calibre.cli.choosing import OwnData, for_data
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
+from calibre.cli.evidence import show
 from calibre.errors import UserError
+
+TensorBoard = Annotated[
+    Path | None, typer.Option(help="Also write live curves there, for TensorBoard.", metavar="DIR")
+]
+Engine = Annotated[
+    str | None, typer.Option(help="embedded (default), or flower-sim: Flower's simulation on Ray.")
+]
 
 
 def run(
     experiment: ExperimentFile = None,
     set_: Changes = None,
+    data: OwnData = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<name>.")] = None,
+    engine: Engine = None,
+    tensorboard: TensorBoard = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, or go on with it where it stopped."""
     from calibre import experiment as experiments
 
-    with _early_workers(experiments.gather(experiment, set_ or ())) as prepared:
-        settings = experiments.read(experiment, set_ or ())
-        _run(settings, out or Path("runs") / settings.folder_name, as_json, prepared)
+    set_ = [*(set_ or ()), *([f"engine.runtime={engine}"] if engine else [])]
+    values = experiments.gather(experiment, set_)
+    with _early_workers(values) as prepared:
+        settings = for_data(values, data) if data else experiments.read(experiment, set_)
+        folder = out or Path("runs") / settings.folder_name
+        _run(settings, folder, tensorboard, as_json, prepared)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
     set_: Changes = None,
+    tensorboard: TensorBoard = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run from its last checkpoint; --set engine.* may change where it runs."""
@@ -42,7 +58,7 @@ def resume(
     if not file.exists():
         raise UserError(f"{folder} is not a run folder: it has no experiment.toml")
     with _early_workers(experiments.gather(file, set_ or ())) as prepared:
-        _run(experiments.read(file, set_ or ()), folder, as_json, prepared)
+        _run(experiments.read(file, set_ or ()), folder, tensorboard, as_json, prepared)
 
 
 @contextmanager
@@ -52,6 +68,8 @@ def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
 
     engine = values.get("engine", {})
     count = engine.get("workers") if isinstance(engine, dict) else 0  # nonsense is told later
+    if isinstance(engine, dict) and engine.get("runtime", "embedded") != "embedded":
+        count = 0  # Flower starts its own
     if count is None:
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = [Worker() for _ in range(min(count, 64) if isinstance(count, int) else 0)]
@@ -62,13 +80,21 @@ def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
             worker.stop()
 
 
-def _run(settings: Any, folder: Path, as_json: bool, prepared: list[Any]) -> None:
+def _run(
+    settings: Any, folder: Path, tensorboard: Path | None, as_json: bool, prepared: list[Any]
+) -> None:
     from calibre.engine import rounds
+    from calibre.engine.events import to_all
+    from calibre.engine.tensorboard import to_tensorboard
     from calibre.screen import LiveView, result_table
 
     try:
-        with LiveView(errors) as view:
-            metrics = rounds.run(settings, folder, view, prepared)
+        board = to_tensorboard(tensorboard) if tensorboard else nullcontext(lambda event: None)
+        with board as sink, LiveView(errors) as view:
+            if settings.engine.runtime == "embedded":
+                metrics = rounds.run(settings, folder, to_all(view, sink), prepared)
+            else:
+                metrics = _on_flower(settings, folder, to_all(view, sink))
     except KeyboardInterrupt:
         errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
         sys.exit(INTERRUPTED)
@@ -87,6 +113,17 @@ def _run(settings: Any, folder: Path, as_json: bool, prepared: list[Any]) -> Non
     )
 
 
+def _on_flower(settings: Any, folder: Path, emit: Any) -> Any:
+    from calibre.deploy.simulation import simulate
+
+    if settings.engine.runtime == "flower":
+        raise UserError(
+            "engine.runtime = 'flower': sites train this run, through their coordinator; go on "
+            f"with  calibre-fl deploy run {folder / 'experiment.toml'} --out {folder} --keys KEYS"
+        )
+    return simulate(settings, folder, emit)
+
+
 def suite(
     experiment: ExperimentFile = None,
     method: Annotated[
@@ -101,6 +138,8 @@ def suite(
     """Run several methods on the same federations; finished ones are not run again."""
     from calibre import experiment as experiments
     from calibre.engine import suite as suites
+    from calibre.report.compare import compare
+    from calibre.report.runs import read_all
     from calibre.screen import LiveView
 
     base = experiments.read(experiment, set_ or ())
@@ -112,4 +151,8 @@ def suite(
     except KeyboardInterrupt:
         errors.print("stopped; the same command goes on")
         sys.exit(INTERRUPTED)
-    print(json.dumps(results, indent=2) if as_json else suites.markdown(results))
+    if as_json:
+        print(json.dumps(results, indent=2))
+        return
+    folders = dict.fromkeys(out / run.folder_name for run in runs)  # a method may be named twice
+    show(compare(read_all(list(folders))))

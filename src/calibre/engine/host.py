@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from calibre.data import augment
 from calibre.data.federation import Federation
 from calibre.data.pool import Pool
 from calibre.engine.jobs import METHOD
-from calibre.engine.store import RunFolder
+from calibre.engine.store import ClientStore, RunFolder
 from calibre.experiment import Experiment
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState, Update
@@ -41,6 +41,14 @@ class Loaded:
     initial: Tensors
 
 
+class Keep(Protocol):
+    """Where clients' own state lies, and how far back a resume may go: usually a run folder."""
+
+    clients: ClientStore
+
+    def oldest_round(self) -> int: ...
+
+
 class Host:
     """Carries out client work; one at a time, in any process, with the same bits."""
 
@@ -49,20 +57,23 @@ class Host:
         experiment: Experiment,
         pool: Pool,
         federation: Federation,
-        folder: Path,
+        folder: Path | Keep,
         device: torch.device,
+        normalization: augment.Normalization | None = None,  # default: of the pool's own images
     ) -> None:
         self.experiment = experiment
         self.pool = pool
         self.federation = federation
-        self.folder = RunFolder(folder)
+        self.folder: Keep = RunFolder(folder) if isinstance(folder, Path) else folder
         self.device = device
         height, _, channels = pool.shape
         self.problem = Problem(
             height, channels, len(pool.classes), experiment.network, experiment.seed
         )
         self.views = augment.resolve(experiment.views, pool.name, channels, height)
-        self.normalization = augment.statistics(pool.images[pool.train.start : pool.train.stop])
+        self.normalization = normalization or augment.statistics(
+            pool.images[pool.train.start : pool.train.stop]
+        )
         self._loaded: dict[str, Loaded] = {}
 
     def load(self, role: str) -> Loaded:
@@ -92,7 +103,7 @@ class Host:
     def personalize(self, state: ServerState, role: str, clients: Sequence[int]) -> list[Personal]:
         """Personal models of a group of clients, scored on their own test images."""
         loaded = self.load(role)
-        prepared = (self._prepared(role, state, client) for client in clients)
+        prepared = (self.prepared(role, state, client) for client in clients)
         models = personalize(
             loaded.method, state, prepared, self.experiment.personal, len(self.pool.classes)
         )
@@ -101,7 +112,8 @@ class Host:
                 self.folder.clients.save_personal(model.client, model.tensors)
         return models
 
-    def _prepared(self, role: str, state: ServerState, client: int) -> Prepared:
+    def prepared(self, role: str, state: ServerState, client: int) -> Prepared:
+        """A client as personalisation finds it: its site, what it kept, its test images."""
         site = self.site(role, state, client)
         kept = self.folder.clients.load(client, state.round) if role == METHOD else None
         if kept is None:

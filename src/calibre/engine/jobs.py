@@ -23,6 +23,7 @@ class Job:
     kind: Literal["update", "personalize"]
     clients: tuple[int, ...]
     role: str = METHOD
+    kept: tuple[int, ...] = ()  # the round of each client's last accepted update, 0 for none
 
 
 @dataclass(frozen=True)

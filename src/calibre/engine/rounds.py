@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
+import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 
-from calibre import __version__, rng
+from calibre import __version__
 from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.sources import load
@@ -19,17 +20,17 @@ from calibre.engine.events import Emit
 from calibre.engine.host import Host, method_of
 from calibre.engine.jobs import METHOD, Job, Outcome
 from calibre.engine.process import Worker
+from calibre.engine.selection import personal_group, select
 from calibre.engine.store import RunFolder
 from calibre.engine.workers import InProcess, Processes, Workers, one_thread
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import Method, Update
+from calibre.personal.card import Preprocessing
 from calibre.report import collapse
 from calibre.report.metrics import ClientResult
 from calibre.report.results import write_results
 from calibre.tensors import EmptyMeanError, check_like, grouped
-
-LARGEST_GROUP = 32  # clients whose personal models are one job
 
 
 def run(
@@ -52,7 +53,7 @@ def run(
     store = RunFolder(folder)
     store.open(experiment)  # only now: what a user may have got wrong leaves no folder behind
     try:
-        _keep(federation, experiment, folder)
+        keep(federation, experiment, folder)
         workers: Workers = Processes(folder, devices, prepared) if devices else InProcess(host)
         try:
             return Run(experiment, store, federation, host, workers, emit, started).finish()
@@ -60,23 +61,6 @@ def run(
             workers.close()
     finally:
         store.close()
-
-
-def select(seed: int, round_: int, clients: int, count: int) -> list[int]:
-    """The clients of a round, in order: the same for every method of the same seed."""
-    chosen = rng.numpy_stream(seed, "selection", round_).choice(clients, count, replace=False)
-    return sorted(int(client) for client in chosen)
-
-
-def personal_group(clients: int, whole_networks: bool) -> int:
-    """How many clients' personal models are made in one job.
-
-    Heads are trained together; whole networks one by one. It must not depend on the number of
-    workers, since who is in a group decides how sums are rounded.
-    """
-    if whole_networks:
-        return 1
-    return max(4, min(LARGEST_GROUP, -(-clients // 8)))
 
 
 class Run:
@@ -91,7 +75,9 @@ class Run:
         workers: Workers,
         emit: Emit,
         started: float,
+        latest: Callable[[Federation], Federation] = lambda federation: federation,
     ) -> None:
+        """``latest`` adds clients that came while others trained: they only personalise."""
         self.experiment = experiment
         self.method = cast(Method, experiment.method)
         self.store = store
@@ -99,12 +85,15 @@ class Run:
         self.host = host
         self.workers = workers
         self.started = started
+        self.latest = latest
         self.failures = 0
+        self.accepted: dict[int, int] = {}  # client -> the round of its last accepted update
         self.state = host.initial_state()
         held = store.load_checkpoint(lambda text: emit({"event": "warning", "text": text}))
         if held is not None:
             self.state, record = held
             self.failures = record["failures"]
+            self.accepted = {int(c): round_ for c, round_ in record.get("accepted", {}).items()}
         self.emit = events.to_all(events.to_file(store.events, self.state.round), emit)
 
     def finish(self) -> dict[str, Any]:
@@ -113,6 +102,7 @@ class Run:
             {
                 "event": "start",
                 "version": __version__,
+                "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
                 "experiment": self.experiment.hash(),
                 "federation": self.federation.hash,
                 "method": self.method.label,
@@ -121,13 +111,18 @@ class Run:
                 "clients": len(self.federation.train_ids),
                 "novel": len(self.federation.novel_ids),
                 "views": dataclasses.asdict(self.host.views),
+                "preprocessing": Preprocessing.of(
+                    self.host.pool.shape, self.host.normalization
+                ).model_dump(),
                 "seconds_to_start": time.monotonic() - self.started,
             }
         )
         while self.state.round < rounds:
             self.round()
         began = time.monotonic()
+        self.federation = self.latest(self.federation)
         scores = {role: self._personalize(role) for role in (METHOD, *self._floors())}
+        scored = sorted(set.intersection(*(set(by_client) for by_client in scores.values())))
         counts = self.federation.counts()
         past = events.read(self.store.events)
         training = sum(event["seconds"] for event in past if event["event"] == "round")
@@ -137,10 +132,7 @@ class Run:
             self.state,
             self.store.path,
             self.federation.hash,
-            [
-                self._result(client, int((counts[client] > 0).sum()), scores)
-                for client in range(len(self.federation))
-            ],
+            [self._result(client, int((counts[client] > 0).sum()), scores) for client in scored],
             self.failures,
             collapse.warnings(past),
             seconds=training + time.monotonic() - began,  # of all attempts, after resumes too
@@ -157,7 +149,7 @@ class Run:
             self.experiment.seed, self.state.round, len(self.federation.train_ids), count
         )
         reports: dict[int, dict[str, float]] = {}
-        jobs = [Job("update", (client,)) for client in chosen]
+        jobs = [self._job("update", [client]) for client in chosen]
         updates = self._checked(self.workers.run(self.state, jobs), reports)
         needed = math.ceil(self.experiment.engine.quorum * count)
         try:
@@ -168,6 +160,7 @@ class Run:
         if len(reports) < max(needed, 1):
             raise _below_quorum(len(reports), needed, self.state.round, self.store.path)
         self.state = state
+        self.accepted.update(dict.fromkeys(reports, state.round))
         # the event first: a kill in between repeats the round and drops what was written of it
         self.emit(
             {
@@ -178,9 +171,14 @@ class Run:
             }
         )
         if state.round % self.experiment.engine.checkpoint_every == 0 or state.round == rounds:
-            self.store.save_checkpoint(
-                state, {"failures": self.failures}, self.experiment.engine.keep
-            )
+            record = {"failures": self.failures, "accepted": self.accepted}
+            self.store.save_checkpoint(state, record, self.experiment.engine.keep)
+
+    def _job(
+        self, kind: Literal["update", "personalize"], clients: Sequence[int], role: str = METHOD
+    ) -> Job:
+        kept = tuple(self.accepted.get(client, 0) for client in clients)
+        return Job(kind, tuple(clients), role, kept)
 
     def _checked(
         self, outcomes: Iterator[Outcome], reports: dict[int, dict[str, float]]
@@ -193,8 +191,8 @@ class Run:
             shared = grouped(outcome.tensors)
             if error is None:
                 try:
-                    for group, like in expected.items():
-                        check_like(shared.get(group, {}), like)
+                    for group in sorted(expected.keys() | shared.keys()):
+                        check_like(shared.get(group, {}), expected.get(group, {}))
                 except ValueError as problem:
                     error = f"its update was refused: {problem}"
             if error is not None:
@@ -233,7 +231,7 @@ class Run:
         whole = method.personalization() == "native" or self.experiment.personal.finetune_encoder
         size = personal_group(len(ids), whole)
         groups = [ids[i : i + size] for i in range(0, len(ids), size)]
-        jobs = [Job("personalize", tuple(group), role) for group in groups]
+        jobs = [self._job("personalize", group, role) for group in groups]
         label = method.label
         scores: dict[int, float] = {}
         for outcome in self.workers.run(state, jobs):
@@ -243,8 +241,16 @@ class Run:
                     f"{outcome.job.clients[0]} to {outcome.job.clients[-1]}: {outcome.error}\n"
                     f"training is kept: continue with  calibre-fl resume {self.store.path}"
                 )
+            for client, cause in outcome.report.get("missing", {}).items():
+                self._failed(int(client), f"making its personal model ({label}): {cause}", "")
             scores.update({int(c): score for c, score in outcome.report["accuracy"].items()})
             self.emit({"event": "progress", "stage": label, "done": len(scores), "of": len(ids)})
+        if len(scores) < max(1, math.ceil(self.experiment.engine.quorum * len(ids))):
+            raise UserError(
+                f"only {len(scores)} of {len(ids)} clients have a personal model ({label}), "
+                f"engine.quorum asks for more (see 'failure' in {self.store.events}); training is "
+                f"kept: continue with  calibre-fl resume {self.store.path}"
+            )
         return scores
 
     def _result(
@@ -266,7 +272,7 @@ class Run:
         )
 
 
-def _keep(federation: Federation, experiment: Experiment, folder: Path) -> None:
+def keep(federation: Federation, experiment: Experiment, folder: Path) -> None:
     """Save the federation with the run; a folder that holds another one is refused."""
     if not (folder / "federation.json").exists():
         federation.save(folder)

@@ -69,7 +69,7 @@ def _frozen_heads(
         features = encode(encoder, site.images[: site.labelled], site.normalization)
         ids.append(site.client)
         seed = site.seed
-        starts.append(_first_head(site, classes, features.shape[1]))
+        starts.append(first_head(site, classes, features.shape[1]))
         train_samples.append(Samples(features, site.labels[: site.labelled]))
         test_features = encode(encoder, test.images, site.normalization)
         test_samples.append(Samples(test_features, test.labels))
@@ -81,7 +81,7 @@ def _frozen_heads(
     ]
 
 
-def _first_head(site: Site, classes: int, features: int) -> Head:
+def first_head(site: Site, classes: int, features: int) -> Head:
     """The network's own head where it has one (global or kept by the client), else a fresh one."""
     head = getattr(site.network, "head", None)
     if isinstance(head, nn.Linear):
@@ -114,9 +114,7 @@ def _finetuned(site: Site, settings: PersonalSettings, classes: int) -> Classifi
     Never the default: it changes the encoder that the method is judged by (ALGORITHMS A.2 #18).
     """
     encoder = site.network.get_submodule("encoder")
-    start = _first_head(
-        site, classes, encode(encoder, site.images[:1], site.normalization).shape[1]
-    )
+    start = first_head(site, classes, encode(encoder, site.images[:1], site.normalization).shape[1])
     head = nn.Linear(start.weight.shape[1], classes, device=site.device)
     with torch.no_grad():
         head.weight.copy_(start.weight)

@@ -1,0 +1,237 @@
+"""Commands about personal models: bundle, personalize, predict, export, serve."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from calibre.cli.answers import percent, print_csv, print_table, show_card
+from calibre.cli.common import INTERRUPTED, AsJson, errors
+from calibre.errors import UserError
+
+if TYPE_CHECKING:
+    from calibre.personal.bundle import Bundle, Prediction
+    from calibre.personal.card import Card
+
+UNREADABLE = 1  # exit code: some images could not be read
+
+RunFolder = Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")]
+BundleFolder = Annotated[Path, typer.Argument(help="A bundle's folder.", metavar="BUNDLE")]
+Rate = Annotated[
+    float,
+    typer.Option("--refuse", help="Share of own images that may be called strangers.", min=1e-3,
+                 max=0.5),
+]  # fmt: skip
+OwnRate = Annotated[
+    float | None,
+    typer.Option("--refuse", help="Another limit for strangers, of those in the card's table."),
+]
+OwnCode = Annotated[
+    bool, typer.Option("--own-code", help="Allow an encoder that is code of somebody's own.")
+]
+
+
+def bundle(
+    run: RunFolder,
+    clients: Annotated[
+        list[str] | None, typer.Argument(help="Numbers or names; default: all.", metavar="CLIENT")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the bundles; default RUN/bundles.")
+    ] = None,
+    refuse: Rate = 0.05,
+    as_json: AsJson = False,
+) -> None:
+    """Make a bundle of each client's personal model: model, preprocessing, classes, card."""
+    from calibre.engine.delivery import Delivery
+    from calibre.screen import LiveView
+
+    delivery = Delivery(run)
+    chosen = delivery.find(clients or [])
+    place = out or run / "bundles"
+    made = []
+    with LiveView(errors) as view:
+        for done, client in enumerate(chosen, start=1):
+            folder = place / f"{client:06d}"
+            made.append((folder, delivery.bundle(client, refuse).save(folder).card))
+            view({"event": "progress", "stage": "bundles", "done": done, "of": len(chosen)})
+    if as_json:
+        print(json.dumps([_facts(folder, card) for folder, card in made], indent=2))
+        return
+    table = Table("client", "accuracy", "95 % interval", "calibration error", "limit", "folder")
+    for folder, card in made:
+        found, calibration = card.accuracy, card.calibration
+        table.add_row(
+            escape(card.client),
+            percent(found.value if found else None),
+            f"{100 * found.low:.0f} – {100 * found.high:.0f} %" if found else "–",
+            f"{percent(calibration.error_before)} → {percent(calibration.error_after)}",
+            f"{card.outside.limit:.2f}" if card.outside.limit is not None else "–",
+            folder.name,
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"bundles in  {place}  (what is in each: its card.md)", markup=False)
+
+
+def personalize(
+    run: RunFolder,
+    data: Annotated[Path, typer.Option(help="Labelled images: one sub-folder per class.")],
+    out: Annotated[Path, typer.Option(help="The bundle's folder.")],
+    name: Annotated[
+        str | None, typer.Option(help="What to call the client; default: the folder's name.")
+    ] = None,
+    refuse: Rate = 0.05,
+    as_json: AsJson = False,
+) -> None:
+    """A personal model for a client never seen, from a few labelled images, in seconds."""
+    from calibre.engine.newcomer import personalize_newcomer
+
+    card = personalize_newcomer(run, data, name, refuse).save(out).card
+    if as_json:
+        print(json.dumps(_facts(out, card), indent=2))
+        return
+    show_card(card, out)
+
+
+def predict(
+    bundle: BundleFolder,
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+    refuse: OwnRate = None,
+    own_code: OwnCode = False,
+) -> None:
+    """The class of each image, or that it is none of the client's; with probabilities."""
+    if as_json and as_csv:
+        raise UserError("give --json or --csv, not both")
+    model = _load(bundle, own_code, refuse)
+    found = _predictions(model, _files(images))
+    try:
+        if as_csv:
+            unread = print_csv(model, found)
+        else:
+            listed = list(found)
+            unread = sum(prediction.error is not None for prediction in listed)
+            if as_json:
+                rows = [{**asdict(row), "answer": row.answer} for row in listed]
+                print(json.dumps(rows, indent=2, ensure_ascii=False))
+            else:
+                print_table(model, listed)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # `| head` has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+    if unread:
+        errors.print(f"[yellow]{unread} of the images could not be read[/]")
+        sys.exit(UNREADABLE)
+
+
+def export(
+    bundle: BundleFolder,
+    onnx: Annotated[bool, typer.Option("--onnx", help="As one ONNX file.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The file; default BUNDLE.onnx.")] = None,
+    check: Annotated[
+        list[Path] | None,
+        typer.Option(help="Real images, or folders of them, to compare the answers on too."),
+    ] = None,
+    own_code: OwnCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the model for other programs, checked against the bundle's own answers."""
+    if not onnx:
+        raise UserError("say what to write: --onnx is what there is")
+    from calibre.personal.export import export_onnx
+
+    model = _load(bundle, own_code)
+    real = model.pixels(list(map(str, _files(check)))) if check else None
+    path = out or bundle.resolve().with_suffix(".onnx")
+    with errors.status("writing and checking the graph"):
+        done = export_onnx(model, path, real)
+    if as_json:
+        print(json.dumps(asdict(done), indent=2))
+        return
+    height, width, channels = model.card.preprocessing.shape
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"{done.path}: {done.megabytes:.2f} MB\n"
+        f"in: images, uint8 [N, {height}, {width}, {channels}]; "
+        f"out: probabilities [N, {len(model.classes)}], distances [N]\n"
+        f"answers as the bundle does on {done.images} images: probabilities differ by at most "
+        f"{done.difference:.1e}, distances by {done.distance_difference:.1e}\n"
+        f"one image: {done.onnx_ms:.2f} ms in onnxruntime, {done.torch_ms:.2f} ms in torch",
+        markup=False,
+    )
+
+
+def serve(
+    bundle: BundleFolder,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets the network in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that callers may call this server by, beside its addresses."),
+    ] = None,
+    largest: Annotated[float, typer.Option(help="Largest upload in MB.", min=0.01, max=500)] = 20,
+    refuse: OwnRate = None,
+    own_code: OwnCode = False,
+) -> None:
+    """Answer over HTTP: a page to drop an image on, POST /predict for programs."""
+    from calibre.serve.server import Limits, Server
+
+    model = _load(bundle, own_code, refuse)
+    server = Server(model, host, port, name or (), Limits(body=int(largest * 2**20)))
+    errors.print(f"{model.card.client} answers at  {server.url}", markup=False, soft_wrap=True)
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        errors.print("[yellow]anyone who can reach this machine can ask; there is no password[/]")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        errors.print("stopped")
+    finally:
+        server.server_close()
+
+
+def _load(folder: Path, own_code: bool, refuse: float | None = None) -> "Bundle":
+    from calibre.personal.bundle import load
+
+    model = load(folder, own_code)
+    return model if refuse is None else model.refuse(refuse)
+
+
+def _files(places: list[Path]) -> list[Path]:
+    """The files named, and those in the folders named."""
+    from calibre.data.formats.folder import survey
+
+    found: list[Path] = []
+    for place in places:
+        inside = [*map(Path, survey(place).files)] if place.is_dir() else [place]
+        if not inside:
+            raise UserError(f"{place} holds no images")
+        found += inside
+    return found
+
+
+def _predictions(model: "Bundle", images: list[Path]) -> Iterator["Prediction"]:
+    from calibre.screen import LiveView
+
+    with LiveView(errors) as view:
+        for done, found in enumerate(model.stream(images), start=1):
+            yield found
+            if done % 64 == 0 or done == len(images):
+                view({"event": "progress", "stage": "images", "done": done, "of": len(images)})
+
+
+def _facts(folder: Path, card: "Card") -> dict[str, Any]:
+    kept = {"client", "accuracy", "calibration", "outside", "warnings", "hash"}
+    return {"bundle": str(folder), **card.model_dump(mode="json", include=kept)}

@@ -1,0 +1,1 @@
+"""The same methods across real machines, on Flower."""

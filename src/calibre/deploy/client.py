@@ -1,0 +1,151 @@
+"""A node's side: the ClientApp that answers who it is, trains, and makes personal models.
+
+In deployment every message gets a fresh process, so all that must last is on disk; in simulation a
+process lives on, and keeps its data and networks between messages.
+"""
+
+import logging
+import tomllib
+import traceback
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+
+import safetensors.torch as st
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from calibre import __version__
+from calibre.data import federation as federations
+from calibre.data.sources import load
+from calibre.deploy import messages
+from calibre.deploy.codec import pack, restored, room_for, unpack
+from calibre.deploy.messages import Facts, Failed, Hello, Personalized, Request, Updated
+from calibre.deploy.site import SiteStore, in_federation, own_data, read_site, report
+from calibre.engine.devices import Machine, main_device
+from calibre.engine.host import Host
+from calibre.engine.jobs import METHOD
+from calibre.engine.worker import describe, perform
+from calibre.engine.workers import one_thread
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.files import write_atomic
+from calibre.methods.method import ServerState
+from calibre.settings import validate
+from calibre.tensors import check_like, grouped, prefixed
+
+app = ClientApp()
+log = logging.getLogger("calibre")
+
+
+def hello(context: Context) -> RecordDict:
+    """Who this node is, and counts of what it holds."""
+    if site_file := context.node_config.get("site"):
+        settings = read_site(Path(str(site_file)))
+        told = Hello(version=__version__, site=report(settings, own_data(settings)))
+    else:
+        share = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+        told = Hello(version=__version__, share=share)
+    return messages.write(told)
+
+
+def work(message: Message, context: Context) -> RecordDict:
+    """Carry out a job; what a client keeps is on disk before this returns."""
+    request = messages.read(Request, messages.text_of(message.content))
+    host = _host(request, context)
+    state = _state(host, request, message)
+    store = host.folder
+    assert isinstance(store, SiteStore)
+    for client, kept in zip(request.clients, request.kept, strict=True):
+        store.settle(client, kept, request.round, request.oldest)
+    with one_thread():
+        told, tensors = perform(host, state, request.kind, request.role, list(request.clients))
+    if request.kind == "update":
+        return messages.write(Updated(**told), pack(tensors, request.half))
+    if request.role == METHOD:
+        _keep_model(store.folder, host.experiment, state)
+    return messages.write(Personalized(**told))
+
+
+def _state(host: Host, request: Request, message: Message) -> ServerState:
+    """The server's state, checked against what this site would start from itself."""
+    start = host.initial_state(request.role)
+    # a method may add groups of its own while it runs, such as a number for every client
+    limit = room_for(prefixed(start.groups)) + 2**20
+    tensors = unpack(messages.tensors_of(message.content), limit)
+    groups = grouped(restored(tensors, prefixed(start.groups)))
+    for name, like in start.groups.items():
+        check_like(groups.get(name, {}), like)
+    return ServerState(request.round, groups)
+
+
+def _host(request: Request, context: Context) -> Host:
+    if site_file := context.node_config.get("site"):
+        if request.facts is None:
+            raise UserError("this site holds its own data; the coordinator shares out other data")
+        facts = request.facts.model_dump_json()
+        return _site_host(request.experiment, str(site_file), facts, request.clients[0])
+    own = context.node_config.get("state")
+    # in a simulation, and only there, a node has no disk of its own: it uses the run folder
+    shared = context.run_config.get("out") if context.run_config.get("simulation") else None
+    if not (own or shared):
+        raise UserError("this node has no place for what its clients keep: start it with --state")
+    return _share_host(request.experiment, str(own or shared), bool(own))
+
+
+@lru_cache(maxsize=2)
+def _site_host(text: str, file: str, facts_text: str, client: int) -> Host:
+    experiment, facts = _experiment(text), Facts.model_validate_json(facts_text)
+    settings = read_site(Path(file))
+    pool, federation = in_federation(own_data(settings), facts, client)
+    store = SiteStore(settings.state / experiment.folder_name)
+    return Host(experiment, pool, federation, store, _device(experiment), facts.normalization)
+
+
+@lru_cache(maxsize=2)
+def _share_host(text: str, state: str, own: bool) -> Host:
+    experiment = _experiment(text)
+    pool = load(experiment.data)
+    federation = federations.build(pool, experiment.federation, experiment.seed)
+    store = SiteStore(Path(state) / experiment.folder_name if own else Path(state))
+    return Host(experiment, pool, federation, store, _device(experiment))
+
+
+def _experiment(text: str) -> Experiment:
+    experiment: Experiment = validate(Experiment, tomllib.loads(text))
+    return experiment
+
+
+def _device(experiment: Experiment) -> torch.device:
+    return torch.device(main_device(experiment.engine, Machine.here()))
+
+
+def _keep_model(folder: Path, experiment: Experiment, state: ServerState) -> None:
+    """The encoder beside the personal heads: the site can go on without the coordinator."""
+    write_atomic(folder / "experiment.toml", experiment.to_toml())
+    write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
+
+
+def _answer(job: Callable[[], RecordDict], message: Message) -> Message:
+    """What goes wrong is told in one line; the traceback goes to this node's own log."""
+    try:
+        return Message(job(), reply_to=message)
+    except Exception as error:
+        log.error(traceback.format_exc())
+        return Message(messages.write(Failed(error=describe(error)[:2000])), reply_to=message)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    return _answer(partial(hello, context), message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    return _answer(partial(work, message, context), message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    return _answer(partial(work, message, context), message)

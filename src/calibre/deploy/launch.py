@@ -1,0 +1,226 @@
+"""Start Flower's programs, and run an experiment on them with ``flwr run``.
+
+This module imports neither Flower nor torch: it only makes files and starts programs.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from calibre import __version__
+from calibre.errors import UserError
+from calibre.files import write_atomic
+
+CONNECTION = "calibre"  # what the coordinator's SuperLink is called in Flower's configuration
+START_SECONDS = 60.0
+ALIVE_SECONDS = 20.0  # between looks whether the coordinator is still there
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",  # one thread per client, as everywhere: the bits depend on it
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of Flower's programs: their own folder, no telemetry, our programs and modules found."""
+    scripts = sysconfig.get_path("scripts")
+    modules = [place or os.getcwd() for place in sys.path]
+    return {
+        **os.environ,
+        **QUIET,
+        "FLWR_HOME": str(home.resolve()),
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(modules),
+    }
+
+
+def program(name: str) -> str:
+    """Where one of Flower's programs lies; without Flower, what to install."""
+    found = shutil.which(name, path=environment(Path("."))["PATH"])
+    if found is None:
+        raise UserError(
+            f"{name} was not found: install Flower with  pip install calibre-fl[flower]"
+        )
+    return found
+
+
+def write_app(folder: Path, settings: Mapping[str, Any]) -> None:
+    """A Flower app for ``flwr run``: it only points at Calibre, which every machine has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    app = {
+        "project": {
+            "name": "calibre-run",
+            "version": __version__,
+            "description": "An experiment of Calibre",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "calibre",
+                    "components": {
+                        "serverapp": "calibre.deploy.server:app",
+                        "clientapp": "calibre.deploy.client:app",
+                    },
+                    "config": dict(settings),
+                }
+            }
+        },
+    }
+    write_atomic(folder / "pyproject.toml", tomli_w.dumps(app))
+
+
+def write_connection(home: Path, address: str, certificate: Path | None) -> None:
+    """Flower's configuration: where the SuperLink is, and by which certificate it is known."""
+    home.mkdir(parents=True, exist_ok=True)
+    link: dict[str, Any] = {"address": address}
+    link |= {"root-certificates": str(certificate.resolve())} if certificate else {"insecure": True}
+    content = {"superlink": {"default": CONNECTION, CONNECTION: link}}
+    write_atomic(home / "config.toml", tomli_w.dumps(content))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of Flower's with all that it starts; all of it is stopped at the end."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as output:
+        process = subprocess.Popen(  # noqa: S603
+            list(command), env=environment(home), stdout=output, stderr=output,
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    # a polite request to end must not leave Flower's programs behind
+    old = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield process
+    finally:
+        signal.signal(signal.SIGTERM, old)
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes], patience: float = 10) -> None:
+    """Ask a program to end, then make it and its descendants end."""
+    family = _descendants(process.pid)
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for pid in family:
+        _end(pid)
+
+
+def _end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """All processes below one, also those that lead a session of their own."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # the name, in brackets, may hold spaces: what counts comes after it
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found, queue = [], [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until a program listens; a message with the end of its log when it does not."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise UserError(f"Flower's SuperLink did not start; its log {log} ends:\n{tail(log)}")
+
+
+def tail(log: Path, lines: int = 8) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
+def submit(app: Path, home: Path, log: Path, more: Sequence[str] = ()) -> str:
+    """``flwr run``: the run's number."""
+    command = [program("flwr"), "run", str(app), CONNECTION, "--format", "json", *more]
+    done = subprocess.run(  # noqa: S603
+        command, env=environment(home), capture_output=True, text=True
+    )
+    with open(log, "a") as file:
+        file.write(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n")
+    try:
+        answer = json.loads(done.stdout[done.stdout.index("{") :])
+        return str(answer["run-id"])
+    except (ValueError, KeyError):
+        said = (done.stderr or done.stdout)[-2000:]
+        raise UserError(f"flwr run failed (see {log}):\n{said}") from None
+
+
+def identity(file: Path) -> int | None:
+    """Unlike for a file and the one that takes its place."""
+    return file.stat().st_ino if file.exists() else None
+
+
+def follow(
+    events: Path,
+    before: int | None,
+    outcome: Path,
+    alive: Callable[[], bool],
+    emit: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """Show a run's events as its coordinator writes them; how it ended.
+
+    ``before`` identifies what an earlier attempt wrote, which the coordinator replaces first.
+    """
+    seen, asked = 0, time.monotonic()
+    while True:
+        over = outcome.exists()
+        if time.monotonic() - asked > ALIVE_SECONDS:  # asking may take seconds of its own
+            asked = time.monotonic()
+            over = over or not alive()
+        lines = (
+            events.read_text(encoding="utf-8").splitlines(keepends=True) if events.exists() else []
+        )
+        whole = [line for line in lines if line.endswith("\n")]
+        for line in whole[seen:]:
+            emit(json.loads(line))
+        seen = len(whole)
+        if over:
+            break
+        time.sleep(0.2)
+    if not outcome.exists():
+        return {"ended": "stopped", "message": "the coordinator ended without a word"}
+    ended: dict[str, Any] = json.loads(outcome.read_text())
+    return ended

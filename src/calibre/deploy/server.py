@@ -1,0 +1,182 @@
+"""The coordinator's side: the ServerApp that runs an experiment's rounds over a Flower grid.
+
+The round loop is the embedded engine's; only who does the work differs.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from calibre import experiment as experiments
+from calibre.data import federation as federations
+from calibre.data.federation import Federation
+from calibre.data.sources import load as load_pool
+from calibre.deploy import roster as rosters
+from calibre.deploy.grid import GridWorkers, Nodes
+from calibre.deploy.roster import Roster
+from calibre.engine.events import Emit
+from calibre.engine.host import Host
+from calibre.engine.jobs import METHOD
+from calibre.engine.rounds import Run, keep
+from calibre.engine.selection import personal_group
+from calibre.engine.store import RunFolder
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.files import write_atomic
+from calibre.methods.method import Method
+
+app = ServerApp()
+CPU = torch.device("cpu")  # the coordinator adds up; it trains nothing
+LATE_SECONDS = 60.0  # for a site that has just joined to say who it is, after training
+OUTCOME = "flower.json"  # how the last attempt ended: Flower itself calls every end a success
+
+
+def coordinate(
+    grid: Grid, experiment: Experiment, folder: Path, emit: Emit, patience: float
+) -> dict[str, Any]:
+    """Carry out an experiment, or what is left of it, on the nodes of a grid."""
+    started = time.monotonic()
+    nodes = Nodes(grid, lambda text: emit({"event": "warning", "text": text}))
+    wanted = experiment.engine.sites or 2
+    _wait(nodes, wanted, patience, emit)
+    if nodes.shares():
+        return _shared_out(nodes, experiment, folder, emit, started)
+    return _among_sites(nodes, experiment, folder, emit, started)
+
+
+def _shared_out(
+    nodes: Nodes, experiment: Experiment, folder: Path, emit: Emit, started: float
+) -> dict[str, Any]:
+    """An experiment's own federation; each node does the work of a share of its clients."""
+    pool = load_pool(experiment.data)
+    federation = federations.build(pool, experiment.federation, experiment.seed)
+    of = {count for _, count in nodes.shares()}
+    if len(of) != 1:
+        raise UserError(f"nodes disagree on how many share the experiment: {sorted(of)}")
+    count = of.pop()
+    size = personal_group(len(federation), whole_networks=False)
+
+    def holder(client: int) -> int | None:
+        # whole groups stay together: who is in a group decides how its heads are rounded
+        return nodes.shares().get((client // size % count, count))
+
+    host = Host(experiment, pool, federation, folder, CPU)
+    workers = GridWorkers(nodes, holder, experiment, _method(experiment), folder, None)
+
+    def run(store: RunFolder) -> dict[str, Any]:
+        keep(federation, experiment, folder)
+        return Run(experiment, store, federation, host, workers, emit, started).finish()
+
+    return _opened(experiment, folder, host, run)
+
+
+def _among_sites(
+    nodes: Nodes, experiment: Experiment, folder: Path, emit: Emit, started: float
+) -> dict[str, Any]:
+    """Sites with their own images: the coordinator knows their names and counts."""
+    here = [report for _, report in nodes.sites().values()]
+    roster = rosters.load(folder) or rosters.begin(here, experiment)
+    facts, federation = roster.facts, rosters.federation_of(roster)
+
+    def holder(client: int) -> int | None:
+        node, report = nodes.sites().get(roster.members[client].name, (None, None))
+        # a site whose data have changed is not the client that began
+        return node if report == roster.members[client] else None
+
+    def latest(_: Federation) -> Federation:
+        nonlocal roster
+        nodes.hear(LATE_SECONDS)
+        roster = _with_newcomers(roster, nodes, emit)
+        return remember()
+
+    def remember() -> Federation:
+        roster.save(folder)
+        federation = rosters.federation_of(roster)
+        federation.save(folder)
+        return federation
+
+    pool = rosters.empty_pool(facts)
+    host = Host(experiment, pool, federation, folder, CPU, facts.normalization)
+    workers = GridWorkers(nodes, holder, experiment, _method(experiment), folder, facts)
+
+    def run(store: RunFolder) -> dict[str, Any]:
+        remember()
+        return Run(experiment, store, federation, host, workers, emit, started, latest).finish()
+
+    return _opened(experiment, folder, host, run)
+
+
+def _opened(
+    experiment: Experiment, folder: Path, host: Host, run: Callable[[RunFolder], dict[str, Any]]
+) -> dict[str, Any]:
+    host.load(METHOD)
+    store = RunFolder(folder)
+    store.open(experiment)
+    try:
+        return run(store)
+    finally:
+        store.close()
+
+
+def _wait(nodes: Nodes, wanted: int, patience: float, emit: Emit) -> None:
+    end = time.monotonic() + patience
+    said = -1
+    while True:
+        nodes.look()
+        if len(nodes.told) >= wanted:
+            return
+        if len(nodes.told) != said:
+            said = len(nodes.told)
+            emit({"event": "warning", "text": f"{said} of {wanted} sites are here; waiting"})
+        if time.monotonic() > end:
+            raise UserError(
+                f"{said} of {wanted} sites (engine.sites) had joined after {patience:g} s; start "
+                "the others, then run this again"
+            )
+        time.sleep(0.5)
+
+
+def _with_newcomers(roster: Roster, nodes: Nodes, emit: Emit) -> Roster:
+    for name, (_, report) in sorted(nodes.sites().items()):
+        if roster.number(name) is None:
+            try:
+                roster = roster.joined_by(report)
+            except UserError as problem:
+                emit({"event": "warning", "text": f"a late site cannot take part: {problem}"})
+    return roster
+
+
+def _method(experiment: Experiment) -> Method:
+    return cast(Method, experiment.method)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run by Flower; the outcome is left in the run folder for whoever started it."""
+    from calibre.screen import LiveView
+
+    config = context.run_config
+    folder = Path(str(config["out"]))
+    experiment = experiments.read(Path(str(config["experiment"])))
+    ended = {"run": str(context.run_id), "ended": "stopped", "message": ""}
+    try:
+        with LiveView(Console(width=120, force_terminal=False)) as view:
+            coordinate(grid, experiment, folder, view, float(config.get("patience", 600)))
+        ended["ended"] = "done"
+    except UserError as error:
+        ended["message"] = str(error)
+        raise
+    except BaseException as error:
+        ended["message"] = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / OUTCOME, json.dumps(ended) + os.linesep)

@@ -1,0 +1,54 @@
+"""``--engine flower-sim``: an experiment on Flower's simulation runtime, which runs on Ray."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from calibre.deploy import launch
+from calibre.engine.events import Emit
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.files import write_atomic
+
+
+def simulate(experiment: Experiment, folder: Path, emit: Emit) -> dict[str, Any]:
+    """Start a SuperLink of its own on this machine, submit the experiment, follow it to its end.
+
+    The nodes share the run folder, where clients keep what they keep: on several machines it must
+    lie on storage that all of them see.
+    """
+    folder = folder.resolve()
+    work = folder / "flower"
+    work.mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0))
+    nodes = experiment.engine.sites or cores
+    engine = experiment.engine.model_copy(update={"runtime": "flower-sim", "sites": nodes})
+    experiment = experiment.model_copy(update={"engine": engine})
+    write_atomic(work / "experiment.toml", experiment.to_toml())
+    settings = {
+        "experiment": str(work / "experiment.toml"), "out": str(folder), "simulation": True,
+        "patience": 600.0,
+    }  # fmt: skip
+    launch.write_app(work / "app", settings)
+    port, log, outcome = launch.free_port(), work / "superlink.log", folder / "flower.json"
+    launch.write_connection(work / "home", f"127.0.0.1:{port}", None)
+    outcome.unlink(missing_ok=True)
+    events = folder / "events.jsonl"
+    before = launch.identity(events)
+    command = [
+        launch.program("flower-superlink"), "--insecure", "--simulation", "--port", str(port),
+        "--disable-runtime-dependency-installation",
+    ]  # fmt: skip
+    with launch.running(command, work / "home", log) as superlink:
+        launch.wait_for_port(port, superlink, log)
+        resources = (
+            f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={cores} "
+            "init-args-log-to-driver=false"
+        )
+        launch.submit(work / "app", work / "home", log, ["--federation-config", resources])
+        ended = launch.follow(events, before, outcome, lambda: superlink.poll() is None, emit)
+    if ended["ended"] != "done":
+        raise UserError(f"{ended['message']}\n(the log of Flower: {log})")
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return metrics

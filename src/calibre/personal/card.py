@@ -1,0 +1,259 @@
+"""A bundle's model card: what the model is, what it was made from and how far to trust it.
+
+``card.json`` is for programs and is checked when a bundle is loaded; ``card.md`` says the same to
+people. Both are functions of what they describe: the same run gives the same bytes.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from calibre.data.augment import Normalization
+from calibre.experiment import Fraction, NetworkSettings
+from calibre.settings import Settings
+
+Side = Annotated[int, Field(ge=1, le=8192)]
+Number = Annotated[int, Field(ge=0)]
+
+
+class Accuracy(Settings):
+    """A share of images that were answered rightly, with its 95 % interval."""
+
+    how: Literal["test images", "cross-validation"]
+    images: Annotated[int, Field(ge=1)]
+    correct: Number
+    value: Fraction
+    low: Fraction
+    high: Fraction
+
+
+class Calibration(Settings):
+    """Whether "80 %" is right in 8 of 10 cases, before and after the temperature."""
+
+    temperature: Annotated[float, Field(gt=0)]
+    fitted: str  # on what
+    images: Number  # that it was fitted on
+    measured: str  # on what
+    measured_images: Number
+    error_before: Fraction | None  # expected calibration error
+    error_after: Fraction | None
+    surprise_before: float | None  # negative log-likelihood
+    surprise_after: float | None
+
+
+class Refusal(Settings):
+    """One row of the trade-off: refuse more, catch more."""
+
+    rate: Fraction  # of own images refused that the limit is set for
+    limit: float
+    own: Fraction | None  # of the client's own test images refused
+    foreign: Fraction | None  # of images of classes that it does not hold
+
+
+class Outside(Settings):
+    """When an image is none of the client's classes."""
+
+    rate: Fraction
+    limit: float | None  # of the distance; None: too few images to tell
+    held_out: Number  # own images that the limits come from
+    own_images: Number  # test images behind ``own``
+    foreign_images: Number  # behind ``foreign``
+    tradeoff: tuple[Refusal, ...]
+
+
+class Preprocessing(Settings):
+    """What becomes of an image before the encoder sees it."""
+
+    height: Side
+    width: Side
+    channels: Literal[1, 3]
+    mean: tuple[float, ...]  # of values in [0, 1]
+    std: tuple[Annotated[float, Field(gt=0)], ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, int, int], norm: Normalization) -> "Preprocessing":
+        """Of images of a shape (height, width, channels)."""
+        height, width, channels = shape
+        values = {"height": height, "width": width, "channels": channels}
+        return cls.model_validate({**values, "mean": norm.mean, "std": norm.std})
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.height, self.width, self.channels
+
+    @property
+    def normalization(self) -> Normalization:
+        return Normalization(self.mean, self.std)
+
+
+class Held(Settings):
+    """How many images of a class the client has."""
+
+    name: str
+    labelled: Number
+    test: Number
+
+
+class Card(Settings):
+    format: Literal["calibre-bundle"] = "calibre-bundle"
+    version: Literal[1] = 1
+    made_by: str  # which Calibre
+    client: str
+    novel: bool  # took no part in training the encoder
+    method: str
+    classes: Annotated[tuple[Held, ...], Field(min_length=1, max_length=100_000)]
+    unlabelled: Number
+    accuracy: Accuracy | None  # None: nothing to measure it on
+    calibration: Calibration
+    outside: Outside
+    fairness: dict[str, dict[str, float | int | None]]  # of the run: "train", "novel"
+    floors: dict[str, float]  # what this client reaches without the federation
+    preprocessing: Preprocessing
+    network: NetworkSettings
+    encoders: Annotated[int, Field(ge=1, le=8)]  # side by side: two where a method mixes two
+    run: dict[str, str | int]  # experiment, federation, seed, rounds
+    settings: dict[str, Any]  # the whole experiment
+    warnings: tuple[str, ...]
+    files: dict[str, str] = Field(default_factory=dict)  # sha256 of everything beside this card
+    hash: str = ""  # of this card, and through ``files`` of everything
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(held.name for held in self.classes)
+
+    def digest(self) -> str:
+        """What ``hash`` must be."""
+        content = self.model_dump(mode="json", exclude={"hash"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def accuracy_in_words(found: Accuracy | None) -> str:
+    """``87.5 % of 56 test images (95 % interval 76.4 to 93.8 %)``."""
+    if found is None:
+        return "unknown: no image could be set aside to measure it"
+    interval = f"95 % interval {100 * found.low:.1f} to {100 * found.high:.1f} %"
+    how = found.how if found.how == "test images" else "images, by cross-validation"
+    return f"{percent(found.value)} of {found.images} {how} ({interval})"
+
+
+def markdown(card: Card) -> str:
+    """``card.md``."""
+    sections = [
+        f"# Personal model of {_plain(card.client)}",
+        _summary(card),
+        *[f"**Warning:** {_plain(text)}" for text in card.warnings],
+        "## Classes\n\n" + _table(
+            ["class", "labelled", "test"],
+            [[_plain(held.name), held.labelled, held.test] for held in card.classes],
+        ) + f"\n\nand {card.unlabelled} images without a label.",
+        "## Are its probabilities right?\n\n" + _calibration(card.calibration),
+        "## None of your classes\n\n" + _outside(card.outside),
+        "## The run\n\n" + _run(card),
+        "## Preprocessing\n\n" + _preprocessing(card),
+        "## Contents\n\n"
+        "`model.safetensors` (encoder, head, temperature, class means), `card.json` (this card for "
+        "programs, with every setting and the SHA-256 of everything here). Class means and spread "
+        "are statistics of the client's own images: give the bundle to whom you would give those.",
+    ]  # fmt: skip
+    return "\n\n".join(sections) + "\n"
+
+
+def _summary(card: Card) -> str:
+    who = "took no part in training the encoder" if card.novel else "took part in training"
+    lines = [
+        f"- accuracy: {accuracy_in_words(card.accuracy)}",
+        f"- method: {_plain(card.method)}; this client {who}",
+    ]
+    lines += [
+        f"- for comparison, {name}: {percent(value)}" for name, value in sorted(card.floors.items())
+    ]
+    return "\n".join(lines)
+
+
+def _calibration(found: Calibration) -> str:
+    text = f"Temperature {found.temperature:.3f}"
+    text += f", fitted on {found.images} images" if found.images else ""
+    text += f": {found.fitted}."
+    if found.error_before is None:
+        return text + " Nothing was left to measure the calibration error on."
+    return f"{text}\n\nMeasured on {found.measured_images} images ({found.measured}):\n\n" + _table(
+        ["", "before", "after"],
+        [
+            ["calibration error", percent(found.error_before), percent(found.error_after)],
+            [
+                "negative log-likelihood",
+                f"{found.surprise_before:.3f}",
+                f"{found.surprise_after:.3f}",
+            ],
+        ],
+    )
+
+
+def _outside(found: Outside) -> str:
+    if found.limit is None:
+        return "Not available: too few images to tell how far the client's own ones lie apart."
+    rows = [
+        [
+            percent(row.rate, 0),
+            f"{row.limit:.3f}" + (" (used)" if row.rate == found.rate else ""),
+            percent(row.own),
+            percent(row.foreign),
+        ]
+        for row in found.tradeoff
+    ]
+    return (
+        f"An image farther than {found.limit:.3f} from every class is refused. Limits are set on "
+        f"{found.held_out} held-out images of the client's own; the right-hand columns were "
+        f"measured on {found.own_images} own test images and on {found.foreign_images} images of "
+        "classes that this client does not have.\n\n"
+        + _table(["own images refused: aim", "limit", "measured", "others caught"], rows)
+    )
+
+
+def _run(card: Card) -> str:
+    facts = ", ".join(f"{key} {value}" for key, value in card.run.items())
+    columns = ("clients", "mean", "variance", "worst_tenth", "min")
+    rows = [
+        [
+            {"train": "trained", "novel": "novel"}.get(group, group),
+            figures["clients"],
+            percent(figures["mean"]),
+            "–" if figures["variance"] is None else f"{figures['variance']:.4f}",
+            percent(figures["worst_tenth"]),
+            percent(figures["min"]),
+        ]
+        for group, figures in card.fairness.items()
+        if figures.get("clients")
+    ]
+    heads = ["", *(name.replace("_", " ") for name in columns)]
+    return f"{facts}.\n\nAccuracy over all its clients:\n\n" + _table(heads, rows)
+
+
+def _preprocessing(card: Card) -> str:
+    p = card.preprocessing
+    kind = "gray" if p.channels == 1 else "RGB"
+    return (
+        f"Turned upright (EXIF), made {kind} with 8 bits, resized to {p.width} x {p.height} "
+        f"(bilinear), then (value / 255 - mean) / std with mean "
+        f"{', '.join(f'{value:.4f}' for value in p.mean)} and std "
+        f"{', '.join(f'{value:.4f}' for value in p.std)}. "
+        f"Encoder: {card.network.encoder} of width {card.network.width}"
+        + (f", {card.encoders} side by side." if card.encoders > 1 else ".")
+    )
+
+
+def _table(head: list[str], rows: list[list[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Names are the user's: they must not become markup, nor leave their cell."""
+    text = " ".join(text.split())
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!&" else c for c in text)

@@ -1,0 +1,52 @@
+"""Whatever a person has an image in, as bytes or a file that the import's decoder reads."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+from PIL import Image
+
+from calibre.data.formats import EncodedImage
+from calibre.errors import UserError
+
+Array = np.ndarray[Any, np.dtype[np.uint8]]
+Picture = str | Path | bytes | Image.Image | Array
+
+
+def is_one(images: object) -> TypeGuard[Picture]:
+    """Whether it is one image and not several: an array of four dimensions holds several."""
+    single = isinstance(images, str | Path | bytes | Image.Image)
+    return single or (isinstance(images, np.ndarray) and images.ndim < 4)
+
+
+def as_encoded(picture: Picture, number: int) -> EncodedImage:
+    """A file stays where it is; pixels are wrapped without loss, so that all go one way."""
+    if isinstance(picture, str | Path):
+        return EncodedImage(os.fspath(picture), os.fspath(picture))
+    name = f"image {number}"
+    if isinstance(picture, bytes):
+        return EncodedImage(name, picture)
+    if isinstance(picture, np.ndarray):
+        picture = _from_array(picture, name)
+    if not isinstance(picture, Image.Image):
+        raise UserError(
+            f"{name} is a {type(picture).__name__}: give a file, bytes, a Pillow image or an array"
+        )
+    wrapped = io.BytesIO()
+    picture.save(wrapped, "TIFF")  # of all lossless formats, the one that knows every mode
+    return EncodedImage(name, wrapped.getvalue())
+
+
+def _from_array(pixels: Array, name: str) -> Image.Image:
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.size == 0:
+        raise UserError(
+            f"{name} is an array of {pixels.dtype} {list(pixels.shape)}: "
+            "give uint8 values, [height, width] or [height, width, channels]"
+        )
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if pixels.ndim == 3 and pixels.shape[2] not in (3, 4):
+        raise UserError(f"{name} has {pixels.shape[2]} channels: give 1, 3 or 4")
+    return Image.fromarray(np.ascontiguousarray(pixels))

@@ -1,0 +1,1 @@
+"""A bundle over HTTP: a page to drop images on, and an address for programs."""

@@ -1,0 +1,179 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.torch as st
+import torch
+
+from calibre.data.sources import load as load_pool
+from calibre.engine import rounds
+from calibre.engine.delivery import Delivery, parts
+from calibre.errors import UserError
+from calibre.experiment import NetworkSettings, read
+from calibre.methods.apfl import Mixture
+from calibre.methods.untrained import Untrained
+from calibre.models.network import Problem, build_classifier
+from calibre.personal.bundle import load
+from calibre.personal.predictor import SideBySide
+from calibre.registry import METHODS
+from calibre.tensors import take
+from tests.conftest import TINY
+
+QUICK = ("training.rounds=1", "personal.epochs=4", "federation.labels=4")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of Calibre on digits; tests that change it copy it."""
+    folder = tmp_path_factory.mktemp("run") / "r"
+    small = ("method.objective.hidden=8", "method.objective.projection=4")
+    floors = ('personal.floors=["untrained"]', "network.width=8", *QUICK)
+    rounds.run(read(None, [*TINY, *small, *floors]), folder)
+    return folder
+
+
+# local-convergent differs from local in how long it trains, and it trains long
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"local-convergent"}))
+def test_every_methods_bundle_answers_as_its_run_scored(tiny, tmp_path, name):
+    """Trained and novel clients: the share right on the client's test images is clients.csv's."""
+    experiment = _experiment(tiny, name)
+    rounds.run(experiment, tmp_path / "r")
+    delivery = Delivery(tmp_path / "r")
+    pool = load_pool(experiment.data)
+    for client in (0, 6):
+        delivery.bundle(client).save(tmp_path / "b")
+        model = load(tmp_path / "b")
+        held = delivery.federation.client(client)
+        answers = model.answers(pool.images[held.test])[0].argmax(1)
+        right = int((answers == pool.labels[held.test]).sum())
+        row = delivery.results[client]
+        assert right == round(row.accuracy * len(held.test))
+        assert model.card.accuracy.correct == right
+        assert [held.labelled for held in model.card.classes] == np.bincount(
+            pool.labels[held.labelled], minlength=10
+        ).tolist()
+        assert model.card.novel == (client == 6)
+
+
+def _experiment(tiny, name):
+    if name == "untrained":  # it has no settings to make small
+        return tiny(*QUICK).model_copy(update={"method": Untrained()})
+    small = ["method.objective.hidden=8", "method.objective.projection=4"]
+    return tiny(f"method.name={name}", *QUICK, *(small if name in ("fedema", "fedu") else []))
+
+
+def test_a_fine_tuned_encoder_travels_with_its_bundle(tiny, tmp_path):
+    rounds.run(tiny("personal.finetune_encoder=true", *QUICK), tmp_path / "r")
+    one, other = (Delivery(tmp_path / "r").bundle(client) for client in (0, 1))
+    first = "network.encoder.encoders.0.layers.0.weight"
+    assert not torch.equal(one.predictor.state_dict()[first], other.predictor.state_dict()[first])
+
+
+def test_a_mixture_is_one_head_on_two_encoders():
+    problem = Problem(8, 1, 4, NetworkSettings(width=8), seed=3)
+    network = Mixture(build_classifier(problem), alpha=0.3).eval()
+    torch.nn.init.normal_(network.own.head.weight)
+    torch.nn.init.normal_(network.own.encoder.layers[0].weight)
+    encoders, head = parts(network, take(network), None)
+    x = torch.randn(5, 1, 8, 8)
+    both = SideBySide(encoders)(x)
+    torch.testing.assert_close(both @ head.weight.T + head.bias, network(x).detach())
+
+
+def test_the_card_tells_of_the_run(finished):
+    delivery = Delivery(finished)
+    card = delivery.bundle(5).card
+    metrics = json.loads((finished / "metrics.json").read_text())
+    assert card.fairness == {group: metrics[group] for group in ("train", "novel")}
+    assert card.run["federation"] == metrics["federation"]
+    assert card.floors.keys() == {"untrained"}
+    assert card.settings["network"]["width"] == 8
+    assert "root" not in card.settings["data"]  # a path of the machine that trained
+    pool = load_pool(delivery.run.experiment.data)
+    held = {i for i, kept in enumerate(card.classes) if kept.labelled}
+    strange = sum(int(pool.labels[row]) not in held for row in pool.test)
+    assert card.outside.foreign_images == min(strange, card.outside.foreign_images) > 0
+
+
+def test_bundles_do_not_depend_on_each_other(finished):
+    together = Delivery(finished)
+    together.bundle(0)
+    one, alone = together.bundle(3), Delivery(finished).bundle(3)
+    assert one.card == alone.card
+    for name, tensor in take(one.predictor).items():
+        assert torch.equal(tensor, take(alone.predictor)[name])
+
+
+def test_clients_are_found_by_number_and_name(finished):
+    delivery = Delivery(finished)
+    assert delivery.find([]) == list(range(7))
+    assert delivery.find(["novel-5", "2", "2"]) == [5, 2]
+    with pytest.raises(UserError, match=r"no client 'novel-9': did you mean 'novel-"):
+        delivery.find(["novel-9"])
+
+
+def test_a_network_met_by_all_labels_is_not_given_a_temperature(tiny, tmp_path):
+    """FedProto's clients keep whole networks of their own: trained ones hold nothing out."""
+    rounds.run(tiny("method.name=fedproto", "federation.labels=8", "training.rounds=2",
+                    "training.clients_per_round=5"), tmp_path / "r")  # fmt: skip
+    delivery = Delivery(tmp_path / "r")
+    trained, novel = delivery.bundle(0).card, delivery.bundle(6).card
+    assert trained.calibration.temperature == 1
+    assert "met all of its labels" in trained.calibration.fitted
+    assert "without it" in novel.calibration.fitted
+    assert novel.calibration.images > 0
+
+
+def test_a_supervised_encoder_is_said_to_have_met_the_labels(tiny, tmp_path):
+    rounds.run(tiny("method.name=fedavg-ft", *QUICK), tmp_path / "r")
+    delivery = Delivery(tmp_path / "r")
+    assert "met these labels" in delivery.bundle(0).card.calibration.fitted
+    assert "met these labels" not in delivery.bundle(6).card.calibration.fitted
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_a_model_other_than_the_scored_one_is_refused(copy):
+    file = copy / "clients" / "000003" / "personal.safetensors"
+    tensors = st.load(file.read_bytes())
+    tensors["head.weight"] = tensors["head.weight"].flip(0)
+    tensors["head.bias"] = tensors["head.bias"].flip(0)
+    file.write_bytes(st.save(tensors))
+    with pytest.raises(UserError, match=r"client 3: the run counted \d+ of 12 test images"):
+        Delivery(copy).bundle(3)
+
+
+def test_tensors_that_are_no_encoder_and_head_are_refused(copy):
+    file = copy / "clients" / "000003" / "personal.safetensors"
+    file.write_bytes(st.save({**st.load(file.read_bytes()), "gate.weight": torch.zeros(2)}))
+    with pytest.raises(UserError, match=r"cannot be bundled.*gate.weight"):
+        Delivery(copy).bundle(3)
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("metrics.json", "is not finished"),
+        ("clients/000003/personal.safetensors", "personal model of client 3 cannot be read"),
+        ("checkpoints/round-0001.json", "lacks the checkpoint"),
+        ("federation.safetensors", "there is no saved federation"),
+    ],
+    ids=["metrics", "personal", "checkpoint", "federation"],
+)
+def test_a_run_folder_that_lost_a_file_says_so(copy, lost, message):
+    (copy / lost).unlink()
+    with pytest.raises(UserError, match=message):
+        Delivery(copy).bundle(3)
+
+
+def test_other_images_than_the_runs_are_refused(copy):
+    toml = (copy / "experiment.toml").read_text()
+    (copy / "experiment.toml").write_text(
+        toml.replace("test_fraction = 0.2", "test_fraction = 0.3")
+    )
+    with pytest.raises(UserError, match="are not those that the run"):
+        Delivery(copy)

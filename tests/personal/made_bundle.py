@@ -1,0 +1,89 @@
+"""Bundles to test with, made in a moment: squares in colours on an untrained encoder."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from calibre.data.augment import Normalization
+from calibre.experiment import NetworkSettings, PersonalSettings
+from calibre.local.features import encode
+from calibre.models.network import Problem, build_encoder
+from calibre.personal.assemble import Making, assemble
+from calibre.personal.bundle import Bundle
+from calibre.personal.card import Preprocessing
+from calibre.personal.heads import Samples
+from calibre.personal.newcomer import fit_head
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 220)}
+STRANGER = (250, 240, 20)
+SIZE = 12
+NETWORK = NetworkSettings(encoder="cnn", width=8)
+NORMALIZATION = Normalization((0.3, 0.3, 0.3), (0.25, 0.25, 0.25))
+
+
+def square(colour, seed: int, size: int = SIZE) -> np.ndarray:
+    """A noisy square of a colour on dark ground, uint8 [size, size, 3]."""
+    rng = np.random.default_rng([seed, *colour])
+    pixels = rng.integers(0, 60, (size, size, 3))
+    edge, side = size // 6, 2 * (size // 3)
+    pixels[edge : edge + side, edge : edge + side] = colour + rng.integers(-25, 25, (side, side, 3))
+    return pixels.clip(0, 255).astype(np.uint8)
+
+
+def images(per_class: int, first_seed: int = 0):
+    """Squares of all colours, and their labels."""
+    drawn = [
+        (square(colour, first_seed + i), label)
+        for label, colour in enumerate(COLOURS.values())
+        for i in range(per_class)
+    ]
+    return np.stack([image for image, _ in drawn]), np.array([label for _, label in drawn])
+
+
+def making(per_class: int = 12, test: int | None = 10, client: str = "clinic", classes=None,
+           encoders: int = 1, **changes) -> Making:  # fmt: skip
+    problem = Problem(SIZE, 3, 3, NETWORK, seed=0)
+    built = [build_encoder(problem).eval() for _ in range(encoders)]
+
+    def samples(count: int, first_seed: int) -> Samples:
+        pixels, labels = images(count, first_seed)
+        parts = [encode(encoder, torch.from_numpy(pixels), NORMALIZATION) for encoder in built]
+        return Samples(torch.cat(parts, 1), torch.from_numpy(labels))
+
+    labelled = samples(per_class, 0)
+    head, held_out = fit_head(labelled, 3, PersonalSettings(), seed=0)
+    strangers = torch.from_numpy(np.stack([square(STRANGER, i) for i in range(20)]))
+    facts = {
+        "client": client,
+        "novel": True,
+        "method": "untrained",
+        "classes": classes or tuple(COLOURS),
+        "network": NETWORK,
+        "preprocessing": Preprocessing.of((SIZE, SIZE, 3), NORMALIZATION),
+        "encoders": built,
+        "head": head,
+        "labelled": labelled,
+        "held_out": held_out,
+        "fitted": "each answered by a head that was trained without it",
+        "test": samples(test, 1000) if test else None,
+        "foreign": torch.cat([encode(encoder, strangers, NORMALIZATION) for encoder in built], 1),
+        "fairness": {"train": {"clients": 0, "mean": None}, "novel": {"clients": 0, "mean": None}},
+        "run": {"seed": 0},
+    }
+    return Making(**{**facts, **changes})
+
+
+def make_bundle(**changes) -> Bundle:
+    return assemble(making(**changes))
+
+
+def write_folder(folder: Path, per_class: int, first_seed: int = 0, size: int = SIZE) -> Path:
+    """The same squares as files, one sub-folder per class."""
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(per_class):
+            drawn = square(colour, first_seed + i, size)
+            Image.fromarray(drawn).save(folder / name / f"{i}.png")
+    return folder

@@ -1,0 +1,248 @@
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import calibre
+from calibre.errors import UserError
+from calibre.personal.bundle import load
+from tests.personal.made_bundle import COLOURS, SIZE, STRANGER, images, make_bundle, square
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """A bundle on disk, made once; tests that change it copy it."""
+    folder = tmp_path_factory.mktemp("made") / "clinic"
+    make_bundle().save(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(bundle, tmp_path):
+    return shutil.copytree(bundle, tmp_path / "copy")
+
+
+def test_a_bundle_is_three_files_without_a_pickle(bundle):
+    assert sorted(file.name for file in bundle.iterdir()) == [
+        "card.json", "card.md", "model.safetensors",
+    ]  # fmt: skip
+    tensors = load_file(bundle / "model.safetensors")
+    assert tensors["network.head.weight"].shape[0] == 3
+    assert tensors["means"].shape[0] == 3
+
+
+def test_what_was_saved_answers_the_same_bits(bundle):
+    pixels, _ = images(5, first_seed=500)
+    before, after = make_bundle().answers(pixels), load(bundle).answers(pixels)
+    np.testing.assert_array_equal(before[0], after[0])
+    np.testing.assert_array_equal(before[1], after[1])
+
+
+def test_the_same_making_gives_the_same_bytes(bundle, tmp_path):
+    make_bundle().save(tmp_path / "again")
+    for file in bundle.iterdir():
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
+
+
+def test_probabilities_are_those_of_the_formula(bundle):
+    """Step by step in float64 from the stored tensors, without the module that made them."""
+    model, tensors = load(bundle), load_file(bundle / "model.safetensors")
+    pixels, _ = images(2, first_seed=700)
+    p = model.card.preprocessing
+    x = (pixels / 255.0 - np.array(p.mean)) / np.array(p.std)
+    encoder = model.predictor.network.encoder.encoders[0]
+    with torch.no_grad():
+        z = encoder(torch.from_numpy(x.transpose(0, 3, 1, 2)).float()).double().numpy()
+    weight = tensors["network.head.weight"].double().numpy()
+    logits = z @ weight.T + tensors["network.head.bias"].double().numpy()
+    scaled = logits / float(tensors["temperature"])
+    expected = np.exp(scaled) / np.exp(scaled).sum(1, keepdims=True)
+    whitening = tensors["whitening"].double().numpy()
+    gaps = [np.linalg.norm((z - mean) @ whitening, axis=1) for mean in tensors["means"].numpy()]
+    found, distances = model.answers(pixels)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(distances, np.min(gaps, axis=0) / np.sqrt(z.shape[1]), rtol=1e-3)
+
+
+def test_own_images_are_told_apart_and_strangers_refused(bundle):
+    model = load(bundle)
+    pixels, labels = images(10, first_seed=2000)
+    found = model.predict(pixels)
+    right = sum(row.label == model.classes[k] for row, k in zip(found, labels, strict=True))
+    assert right >= 26
+    strangers = model.predict([square(STRANGER, i) for i in range(10)])
+    assert sum(row.label is None for row in strangers) >= 8
+    refused = next(row for row in strangers if row.label is None)
+    assert refused.answer == "none of your classes"
+    assert refused.nearest in COLOURS
+    assert refused.distance > model.limit
+
+
+def test_a_larger_share_refused_is_a_lower_limit(bundle):
+    model = load(bundle)
+    limits = [model.refuse(rate).limit for rate in (0.01, 0.05, 0.2)]
+    assert limits[0] >= limits[1] > limits[2]
+    with pytest.raises(UserError, match=r"has limits for 0\.01"):
+        model.refuse(0.33)
+
+
+def test_any_kind_of_image_goes_the_way_of_the_import(bundle, tmp_path):
+    """One picture larger than the model's, in every shape that a person may hold it."""
+    large = square(COLOURS["green"], 3, size=48)
+    picture = Image.fromarray(large)
+    picture.save(tmp_path / "a.png")
+    picture.save(tmp_path / "a.tif")
+    rgba = picture.convert("RGBA")
+    given = [tmp_path / "a.png", str(tmp_path / "a.tif"), (tmp_path / "a.png").read_bytes(),
+             picture, large, rgba, np.asarray(rgba)]  # fmt: skip
+    found = load(bundle).predict(given)
+    assert {row.label for row in found} == {"green"}
+    assert len({tuple(row.probabilities.values()) for row in found}) == 1
+    by_hand = np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
+    expected = load(bundle).answers(by_hand[None])[0][0]
+    np.testing.assert_allclose(list(found[0].probabilities.values()), expected, atol=1e-6)
+
+
+def test_one_image_is_no_list(bundle, tmp_path):
+    model = load(bundle)
+    Image.fromarray(square(COLOURS["red"], 1)).save(tmp_path / "x.png")
+    for one in (tmp_path / "x.png", str(tmp_path / "x.png"), square(COLOURS["red"], 1)):
+        assert [row.label for row in model.predict(one)] == ["red"]
+
+
+def test_gray_and_unreadable_images_do_not_stop_the_others(bundle, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
+    Image.fromarray(square(COLOURS["blue"], 1)).save(tmp_path / "good.png")
+    gray = np.full((5, 5), 90, np.uint8)
+    found = load(bundle).predict([tmp_path / "broken.png", gray, tmp_path / "good.png",
+                                  tmp_path / "absent.png"])  # fmt: skip
+    assert [row.error is None for row in found] == [False, True, True, False]
+    assert found[0].answer == "unreadable"
+    assert found[2].label == "blue"
+    assert found[2].image.endswith("good.png")
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((4, 4), np.float32), np.zeros((4, 4, 2), np.uint8), 7], ids=str
+)
+def test_what_is_no_image_is_told(bundle, wrong):
+    with pytest.raises(UserError, match="image 0"):
+        load(bundle).predict([wrong])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "card.md", "card.json"])
+def test_a_changed_byte_is_found(copy, name):
+    content = bytearray((copy / name).read_bytes())
+    place = content.rindex(b"9") if name != "model.safetensors" else len(content) - 2
+    content[place] ^= 1
+    (copy / name).write_bytes(bytes(content))
+    with pytest.raises(UserError, match=f"{name} is damaged or was changed"):
+        load(copy)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "card.md"])
+def test_a_missing_file_is_told(copy, name):
+    (copy / name).unlink()
+    with pytest.raises(UserError, match=f"cannot read .*{name}"):
+        load(copy)
+
+
+def rewrite(folder, change) -> None:
+    """An attacker's card: changed, and its hash made to fit."""
+    from calibre.personal.card import Card
+
+    values = json.loads((folder / "card.json").read_text())
+    change(values)
+    values["hash"] = Card.model_validate(values).digest()
+    (folder / "card.json").write_text(json.dumps(values))
+
+
+def test_a_card_that_promises_a_giant_costs_no_memory(copy):
+    def widen(values):
+        values["network"]["width"] = 10**6
+
+    rewrite(copy, widen)
+    with pytest.raises(UserError, match=r"is damaged.*expected"):
+        load(copy)
+
+
+def test_code_of_somebody_elses_runs_only_when_allowed(copy, tmp_path, monkeypatch):
+    (tmp_path / "their_code.py").write_text(
+        "from pathlib import Path\nfrom calibre.models.cnn import cnn\n"
+        f"Path({str(tmp_path / 'ran')!r}).touch()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rewrite(copy, lambda values: values["network"].update(encoder="their_code:cnn"))
+    with pytest.raises(UserError, match=r"'their_code:cnn', code .* --own-code"):
+        load(copy)
+    assert not (tmp_path / "ran").exists()
+    assert load(copy, own_code=True).predict(square(COLOURS["red"], 1))[0].label == "red"
+    assert (tmp_path / "ran").exists()
+
+
+def test_own_code_that_is_not_there_is_told(copy):
+    rewrite(copy, lambda values: values["network"].update(encoder="no_such_module:f"))
+    with pytest.raises(UserError, match="no_such_module"):
+        load(copy, own_code=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "has version 2, this Calibre reads 1"),
+        ({"format": "x"}, "not the card of a bundle"),
+        ({"surprise": 1}, "unknown key 'surprise'"),
+        ({"encoders": 10**9}, "encoders"),
+    ],
+    ids=["version", "format", "key", "encoders"],
+)
+def test_a_card_that_is_none(copy, change, message):
+    values = json.loads((copy / "card.json").read_text()) | change
+    (copy / "card.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=message):
+        load(copy)
+
+
+def test_a_folder_that_is_no_bundle(bundle, tmp_path):
+    with pytest.raises(UserError, match=r"is not a bundle: it has no card\.json$"):
+        load(tmp_path)
+    with pytest.raises(UserError, match=f"bundles inside it, such as .*{bundle.name}"):
+        load(bundle.parent)
+    (tmp_path / "card.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"card.json is damaged|not the card"):
+        load(tmp_path)
+
+
+def test_saving_replaces_a_bundle_and_nothing_else(copy, tmp_path):
+    make_bundle(client="another").save(copy)
+    assert load(copy).card.client == "another"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy"]  # nothing left beside it
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("dear")
+    with pytest.raises(UserError, match="is there and is no bundle"):
+        make_bundle().save(tmp_path / "letters")
+    assert (tmp_path / "letters" / "a.txt").read_text() == "dear"
+
+
+def test_a_save_that_fails_leaves_the_old_bundle(copy, monkeypatch):
+    from calibre.personal import bundle as module
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_atomic", full)
+    with pytest.raises(UserError, match="No space left"):
+        make_bundle(client="another").save(copy)
+    assert load(copy).card.client == "clinic"
+
+
+def test_calibre_load_is_light_to_import(bundle):
+    assert calibre.load(bundle).classes == tuple(COLOURS)
+    code = "import sys, calibre; sys.exit('torch' in sys.modules or not callable(calibre.load))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
