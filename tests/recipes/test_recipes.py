@@ -9,6 +9,8 @@ from calibre.engine import rounds
 from calibre.errors import UserError
 from calibre.recipes import names, reproduce
 from calibre.recipes.claims import OURS, Claim
+from calibre.recipes.comparison import BEYOND_THE_PAPER, METHODS
+from calibre.recipes.rates import RATES
 from calibre.recipes.recipe import Recipe
 from calibre.recipes.settings import experiment, method
 
@@ -77,6 +79,20 @@ def test_every_experiment_of_a_recipe_is_on_the_same_federation():
 def test_rates_are_chosen_without_test_images_or_novel_clients():
     for e in names.find("learning-rates").experiments("cpu", [0]):
         assert e.federation.score_on == "validation"
+
+
+def test_every_method_of_a_recipe_has_a_rate_that_was_chosen():
+    compared = {n for n in (*METHODS, *BEYOND_THE_PAPER) if n != "untrained"}
+    for name in compared:
+        method_name, _, objective = name.partition("/")
+        assert RATES.get(method_name) or RATES.get(objective)
+        made = experiment("cifar10", "quantity", "cpu", method(name, "cpu"), 0)
+        assert rates_of(made) == {RATES.get(method_name) or RATES[objective]}
+
+
+def rates_of(made):
+    values = made.method.model_dump()
+    return {values["alpha"], values["beta"]} if "beta" in values else {values["sgd"]["lr"]}
 
 
 def test_a_method_s_learning_rate_by_its_own_name():
