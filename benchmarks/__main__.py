@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import augmentation, heads, rounds, startup
+from benchmarks import augmentation, flower, heads, importing, rounds, startup
 
 LATEST = Path(__file__).parent / "latest.json"
 
@@ -30,6 +30,8 @@ def main() -> None:
         "rounds resnet18": lambda: rounds.spine("resnet18", 16, arguments.repeats),
         "objectives": lambda: rounds.objectives(arguments.repeats),
         "supervised": lambda: rounds.supervised(arguments.repeats),
+        "importing": lambda: [importing.measure()],
+        "flower": flower.measure,
     }
     results: list[dict[str, Any]] = []
     table = Table("benchmark", "measured", "target", "")

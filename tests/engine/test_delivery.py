@@ -65,7 +65,8 @@ def _experiment(tiny, name):
 
 def test_a_fine_tuned_encoder_travels_with_its_bundle(tiny, tmp_path):
     rounds.run(tiny("personal.finetune_encoder=true", *QUICK), tmp_path / "r")
-    one, other = (Delivery(tmp_path / "r").bundle(client) for client in (0, 1))
+    delivery = Delivery(tmp_path / "r")
+    one, other = [delivery.bundle(client) for client in (0, 1)]
     first = "network.encoder.encoders.0.layers.0.weight"
     assert not torch.equal(one.predictor.state_dict()[first], other.predictor.state_dict()[first])
 

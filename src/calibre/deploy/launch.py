@@ -58,7 +58,12 @@ def program(name: str) -> str:
     return found
 
 
-def write_app(folder: Path, settings: Mapping[str, Any]) -> None:
+def write_app(
+    folder: Path,
+    settings: Mapping[str, Any],
+    server: str = "calibre.deploy.server:app",
+    client: str = "calibre.deploy.client:app",
+) -> None:
     """A Flower app for ``flwr run``: it only points at Calibre, which every machine has."""
     folder.mkdir(parents=True, exist_ok=True)
     app = {
@@ -73,10 +78,7 @@ def write_app(folder: Path, settings: Mapping[str, Any]) -> None:
             "flwr": {
                 "app": {
                     "publisher": "calibre",
-                    "components": {
-                        "serverapp": "calibre.deploy.server:app",
-                        "clientapp": "calibre.deploy.client:app",
-                    },
+                    "components": {"serverapp": server, "clientapp": client},
                     "config": dict(settings),
                 }
             }
@@ -210,10 +212,9 @@ def follow(
         if time.monotonic() - asked > ALIVE_SECONDS:  # asking may take seconds of its own
             asked = time.monotonic()
             over = over or not alive()
-        lines = (
-            events.read_text(encoding="utf-8").splitlines(keepends=True) if events.exists() else []
-        )
-        whole = [line for line in lines if line.endswith("\n")]
+        fresh = identity(events) not in (None, before)
+        text = events.read_text(encoding="utf-8") if fresh else ""
+        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
         for line in whole[seen:]:
             emit(json.loads(line))
         seen = len(whole)

@@ -88,6 +88,10 @@ class Delivery:
 
     def bundle(self, client: int, rate: float = RATE) -> Bundle:
         """One client's personal model, as the run made and scored it."""
+        return assemble(self.making(client, rate))
+
+    def making(self, client: int, rate: float = RATE) -> Making:
+        """What its bundle is made from."""
         site, kept, test = self.host.prepared(METHOD, self.state, client)
         site.load(self.state.groups.get("model"), kept)
         start = self._first_head(site) if self._only_head() else None
@@ -104,27 +108,25 @@ class Delivery:
         held_out, how = self._held_out(site, labelled, head, start)
         usable = start is not None or not self._grew_alone(kept)
         strangers = self._foreign(labelled)
-        return assemble(
-            Making(
-                client=self.results[client].name,
-                novel=self.results[client].novel,
-                method=self.run.label,
-                classes=self.host.pool.classes,
-                network=self.run.experiment.network,
-                preprocessing=Preprocessing.of(self.host.pool.shape, site.normalization),
-                encoders=encoders,
-                head=head,
-                labelled=labelled,
-                held_out=held_out,
-                fitted=how if usable else ALONE,
-                usable=usable,
-                test=tested,
-                foreign=features(strangers) if len(strangers) else None,
-                unlabelled=len(site.labels) - site.labelled,
-                floors=self.results[client].floors,
-                rate=rate,
-                **facts(self.run),
-            )
+        return Making(
+            client=self.results[client].name,
+            novel=self.results[client].novel,
+            method=self.run.label,
+            classes=self.host.pool.classes,
+            network=self.run.experiment.network,
+            preprocessing=Preprocessing.of(self.host.pool.shape, site.normalization),
+            encoders=encoders,
+            head=head,
+            labelled=labelled,
+            held_out=held_out,
+            fitted=how if usable else ALONE,
+            usable=usable,
+            test=tested,
+            foreign=features(strangers) if len(strangers) else None,
+            unlabelled=len(site.labels) - site.labelled,
+            floors=self.results[client].floors,
+            rate=rate,
+            **facts(self.run),
         )
 
     def _first_head(self, site: Site) -> Head:

@@ -21,11 +21,10 @@ from calibre.personal.heads import Head, Samples, fresh_head, train_heads
 from calibre.personal.holdout import HeldOut, cross_validate, refit_heads
 from calibre.personal.pictures import as_encoded
 
-# A few images make few batches, and the ten epochs of the papers few steps: on digits (59 images)
-# 200 steps gain six points over 20, and more gain little. A step costs a fraction of a millisecond.
+# A few images make few batches; ten epochs of them are too few steps for a head to settle.
 STEPS = 400
-# Encoders differ in scale, and SGD cares: features are centred and brought to this mean squared
-# length. It gained ten points on an encoder whose features have 1, and lost none on one of 50.
+# Encoders differ in the scale of their features, and a learning rate suits one scale: features are
+# centred and brought to this mean squared length.
 LENGTH = 30.0
 NAMED = 3  # files that a note names
 

@@ -1,0 +1,135 @@
+"""Sites and coordinators that fail, as real processes: the others go on, and nothing is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from calibre.deploy import launch
+from calibre.deploy.superlink import missed
+from calibre.engine import events
+from calibre.experiment import read
+from tests.deploy.folders import write_folders, write_site
+from tests.deploy.machines import Machines
+
+OWNERS = ("anna", "bert", "carl")
+SETTINGS = (
+    "method.name=tests.deploy.faulty:Faulty", "network.width=2", "method.sgd.batch=16",
+    "training.clients_per_round=3", "training.epochs=1", "personal.epochs=1", "personal.floors=[]",
+    "engine.sites=3",
+)  # fmt: skip
+
+
+def federation(machines, *changes):
+    """A coordinator and its sites, up and known to each other."""
+    place, port = machines.place, launch.free_port()
+    (place / "signs").mkdir()
+    write_folders(place, OWNERS)
+    machines.say(f"calibre-fl deploy keys keys --port {port} --site anna --site bert --site carl")
+    for owner in OWNERS:
+        write_site(place, owner, port, keys=place / "keys")
+    experiment = read(None, [*SETTINGS, f"method.signs={place / 'signs'}", *changes])
+    (place / "experiment.toml").write_text(experiment.to_toml())
+    machines.start("keys", "calibre-fl deploy start keys")
+    machines.wait("listening", lambda: "listening" in machines.log("keys"))
+    for owner in OWNERS:
+        machines.start(owner, f"calibre-fl site start {owner}/site.toml")
+
+
+RUN = "calibre-fl deploy run experiment.toml --keys keys --out run"
+
+
+def begun(place, client, round_):
+    return list((place / "signs").glob(f"{client}-{round_}-*"))
+
+
+def rounds_done(place):
+    log = events.read(place / "run" / "events.jsonl")
+    return {e["round"]: sorted(e["clients"]) for e in log if e["event"] == "round"}
+
+
+def unhurried():
+    """Seconds that are enough for a site's answer: this machine may be busy."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import calibre.deploy.client"], check=True)
+    return max(25, round(10 * (time.monotonic() - began)))
+
+
+@pytest.mark.slow
+def test_bad_answers_a_slow_site_and_a_killed_one_are_left_out_and_named(tmp_path):
+    deadline = unhurried()
+    with Machines(tmp_path) as machines:
+        federation(
+            machines, "training.rounds=4", "engine.quorum=0.3", f"engine.deadline={deadline}",
+            f"method.slow={deadline + 5}",
+        )  # fmt: skip
+        machines.start("run", RUN)
+        machines.wait("round 4", lambda: begun(tmp_path, 2, 3))
+        node = psutil.Process(machines.running["carl"].pid)
+        for process in [*node.children(recursive=True), node]:
+            process.send_signal(signal.SIGKILL)
+        machines.wait("the end", lambda: machines.running["run"].poll() is not None)
+        assert machines.running["run"].returncode == 0, machines.logs()
+        # where client 1 answers badly, the two others carry on; in the last round client 0 is alone
+        assert rounds_done(tmp_path) == {1: ["0", "2"], 2: ["0", "2"], 3: ["0", "2"], 4: ["0"]}
+        causes = {(e["round"], e["client"]): e["cause"] for e in failures(tmp_path)}
+        assert "RuntimeError: the disk of bert is full" in causes[1, 1]
+        assert "holds NaN or infinity" in causes[2, 1]
+        assert "is torch.float32 [7, 7], expected" in causes[3, 1]
+        assert f"no answer within {deadline} s" in causes[4, 1]
+        assert (4, 2) in causes
+        table = missed(tmp_path / "run")
+        assert table["bert"]["rounds"][:4] == [1, 2, 3, 4]
+        assert table["carl"]["rounds"][0] == 4
+        assert "rounds missed" in machines.log("run")
+
+
+def failures(place):
+    return [e for e in events.read(place / "run" / "events.jsonl") if e["event"] == "failure"]
+
+
+@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason="minutes: CALIBRE_ALL_TESTS=1")
+@pytest.mark.slow
+def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
+    with Machines(tmp_path) as machines:
+        federation(machines, "training.rounds=7", "engine.quorum=0.3")
+        machines.start("run", RUN)
+        machines.wait("round 6", lambda: 5 in rounds_done(tmp_path) and begun(tmp_path, 0, 5))
+        for process in psutil.Process(machines.running["keys"].pid).children(recursive=True):
+            process.send_signal(signal.SIGKILL)
+        machines.wait("the end of it", lambda: machines.running["keys"].poll() is not None)
+        machines.stop("run")
+        assert not (tmp_path / "run" / "metrics.json").exists()
+        machines.start("keys", "calibre-fl deploy start keys")
+        machines.say(RUN)
+        assert sorted(rounds_done(tmp_path)) == [1, 2, 3, 4, 5, 6, 7]
+        assert len(begun(tmp_path, 0, 4)) == 1  # a round that was finished is not made again
+
+
+@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason="minutes: CALIBRE_ALL_TESTS=1")
+@pytest.mark.slow
+def test_a_site_whose_network_is_cut_for_half_a_minute_comes_back(tmp_path):
+    """Its SuperNode stands still, connections and all, and then goes on."""
+    with Machines(tmp_path) as machines:
+        federation(machines, "training.rounds=6", "engine.quorum=0.3")
+        machines.start("run", RUN)
+        machines.wait("round 5", lambda: begun(tmp_path, 2, 4))
+        node = psutil.Process(machines.running["carl"].pid)
+        node.suspend()
+        try:
+            machines.wait("half a minute", passed(30))
+        finally:
+            node.resume()
+        machines.wait("the end", lambda: machines.running["run"].poll() is not None)
+        assert machines.running["run"].returncode == 0, machines.logs()
+        assert sorted(rounds_done(tmp_path)) == [1, 2, 3, 4, 5, 6]
+        assert "2" in rounds_done(tmp_path)[6]
+
+
+def passed(seconds):
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
