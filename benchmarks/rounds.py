@@ -59,7 +59,7 @@ def objectives(repeats: int) -> list[dict[str, Any]]:
 
 def supervised(repeats: int) -> list[dict[str, Any]]:
     """Methods of one and of two models, with the small CNN."""
-    size = Load("cnn", 32, clients=10, images=500, batch=50)
+    size = Load("cnn", 32, clients=4, images=500, batch=50)
     results = []
     for method in SUPERVISED:
         with _experiments(size, {"round": (f"method.name={method}",)}) as experiments:

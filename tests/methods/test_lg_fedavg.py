@@ -1,7 +1,7 @@
 import torch
 
 from calibre.local.features import encode
-from calibre.methods.supervised import train_classifier
+from calibre.methods.supervised import SUPERVISED_SGD, train_classifier
 from calibre.rng import stream
 from calibre.tensors import check_like, take
 from tests.methods.helpers import close, equal, host, parts, stopped_and_whole
@@ -47,7 +47,8 @@ def test_encoder_and_head_are_trained_together_from_own_encoder_and_global_head(
 
 
 def test_without_rounds_nothing_is_shared_it_is_local_training(tiny, tmp_path):
-    alone = host(tiny("method.name=local", "personal.epochs=3"), tmp_path / "a")
+    sgd = [f"method.sgd.{key}={value}" for key, value in SUPERVISED_SGD.model_dump().items()]
+    alone = host(tiny("method.name=local", *sgd, "personal.epochs=3"), tmp_path / "a")
     home = host(tiny(LG, "personal.epochs=3"), tmp_path / "b")
     local = alone.personalize(alone.initial_state(), "method", [0, 6])
     unshared = home.personalize(home.initial_state(), "method", [0, 6])

@@ -24,6 +24,7 @@ from calibre.methods.method import Method, ServerState
 from calibre.tensors import Tensors, prefixed
 
 HELLO_SECONDS = 600.0  # for a node to say who it is: a busy one takes minutes to start Python
+GRACE_SECONDS = 5  # that Flower keeps a message longer than we wait: the deadline is ours to tell
 REFUSED_SECONDS = 60.0  # before a node that was refused is asked again
 POLL = (0.02, 0.5)  # seconds between looks for replies: the shortest, and the longest
 Warn = Callable[[str], None]
@@ -176,9 +177,10 @@ class GridWorkers:
         )
         kind = MessageType.TRAIN if job.kind == "update" else MessageType.EVALUATE
         assert part.node is not None
+        deadline = self.experiment.engine.deadline
         return Message(
-            messages.write(request, block), part.node, kind,
-            ttl=self.experiment.engine.deadline, group_id=str(state.round + 1),
+            messages.write(request, block), part.node, kind, group_id=str(state.round + 1),
+            ttl=None if deadline is None else deadline + GRACE_SECONDS,
         )  # fmt: skip
 
     def _replies(

@@ -25,7 +25,7 @@ from calibre.files import write_atomic
 
 CONNECTION = "calibre"  # what the coordinator's SuperLink is called in Flower's configuration
 START_SECONDS = 60.0
-ALIVE_SECONDS = 20.0  # between looks whether the coordinator is still there
+ALIVE_SECONDS = 30.0  # between looks whether the coordinator is still there
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
