@@ -26,7 +26,8 @@ from calibre.tensors import Tensors, take
 
 SITES, ROUNDS = 4, 3
 KINDS = ("packed", "packed, half", "tensor by tensor")
-server, client = ServerApp(), ClientApp()
+server = ServerApp()  # on lines of their own: Flower looks for them without importing
+client = ClientApp()
 
 
 def _record(tensors: Tensors, kind: str) -> ArrayRecord:
