@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,10 @@ def _alternate(
         for name, experiment in bare.items():
             loops = BareLoops(experiment, size.batch)
             open_until_the_end.callback(loops.close)
-            timed[name] = lambda loops=loops: loops.seconds(size.batches_each)  # type: ignore[misc]
+            timed[name] = partial(loops.seconds, size.batches_each)
         for name, experiment in rounds.items():
             run = open_until_the_end.enter_context(running(experiment))
-            timed[name] = lambda run=run: _round(run)  # type: ignore[misc]
+            timed[name] = partial(_round, run)
         for measure in timed.values():
             measure()  # a first time, to warm up
         seconds: dict[str, list[float]] = {name: [] for name in timed}

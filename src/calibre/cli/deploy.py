@@ -1,5 +1,6 @@
 """Commands for real machines: ``deploy`` for the coordinator, ``site`` for each site."""
 
+import importlib.util
 import json
 import os
 import sys
@@ -15,6 +16,15 @@ from calibre.errors import UserError
 
 deploy = typer.Typer(help="Coordinate a federation of real sites.", no_args_is_help=True)
 site = typer.Typer(help="Take part in a federation as a site.", no_args_is_help=True)
+
+
+@deploy.callback()
+@site.callback()
+def _installed() -> None:
+    """Both need the extra; without it say so, instead of failing at some import."""
+    if importlib.util.find_spec("flwr") is None:
+        raise UserError("Flower is not installed: pip install calibre-fl[flower]")
+
 
 Keys = Annotated[Path, typer.Argument(help="The folder of the coordinator's keys.")]
 SiteFile = Annotated[Path, typer.Argument(help="The site's own TOML file.")]
