@@ -1,6 +1,7 @@
 import pytest
 
-from calibre.files import write_atomic
+from calibre.errors import UserError
+from calibre.files import read_toml, write_atomic
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -21,3 +22,15 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
         write_atomic(tmp_path / "f", "new")
     assert (tmp_path / "f").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_toml_file_is_read_or_said_to_be_none(tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text('name = "Zoë"\n[data]\nsize = 3\n', encoding="utf-8")
+    assert read_toml(file) == {"name": "Zoë", "data": {"size": 3}}
+    for content in (b"name = ", "name = 'Zoë'".encode("latin-1")):
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=r"site\.toml is not a TOML file"):
+            read_toml(file)
+    with pytest.raises(UserError, match=r"cannot read .*nowhere: No such file"):
+        read_toml(tmp_path / "nowhere")

@@ -3,7 +3,8 @@
     [data]          which images                      [method]    what is computed
     [federation]    who holds which of them           [training]  for how long, by whom
     [views]         how they are augmented            [personal]  each client's own classifier
-    [network]       what encodes them                 [engine]    where it runs, not what comes out
+    [network]       what encodes them                 [privacy]   noise that hides each client
+                                                      [engine]    where it runs, not what comes out
 
 The defaults are the demonstration: handwritten digits, few labels, about a minute on two cores.
 """
@@ -19,8 +20,9 @@ import tomli_w
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from calibre.errors import UserError
+from calibre.files import read_toml
 from calibre.registry import METHODS
-from calibre.settings import Settings, named, validate
+from calibre.settings import Importable, Settings, named, validate
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -30,7 +32,8 @@ Positive = Annotated[int, Field(ge=1)]
 class DataSettings(Settings):
     """Which images. ``calibre-fl data list`` names the known sources."""
 
-    source: str = "digits"  # a known name, a folder, an .npz or a .parquet file
+    source: Importable = "digits"  # a known name, a folder, an .npz, .parquet or .csv file, or
+    # "module:function" of your own
     root: Path | None = None  # where known data sets lie; default $CALIBRE_DATA or the user's cache
     size: Positive | None = None  # resize every image to size x size; default as they are
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2  # where the source has no test part
@@ -74,7 +77,9 @@ class ViewSettings(Settings):
 class NetworkSettings(Settings):
     """What encodes an image."""
 
-    encoder: str = "cnn"  # resnet18, resnet10, resnet8, cnn, or "module:function" of your own
+    encoder: Importable = (
+        "cnn"  # resnet18, resnet10, resnet8, cnn, or "module:function" of your own
+    )
     width: Positive = 32  # channels of the first stage (ResNet-18 of the papers: 64)
     stem: Literal["auto", "cifar", "imagenet"] = "auto"  # auto: imagenet from 64 pixels on
 
@@ -97,6 +102,14 @@ class PersonalSettings(Settings):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     finetune_encoder: bool = False  # measure the published code's habit (ALGORITHMS A.2 #18)
     floors: tuple[Literal["untrained", "local"], ...] = ("untrained", "local")
+
+
+class PrivacySettings(Settings):
+    """Central differential privacy of clients (docs/deployment.md); off unless ``clip`` is set."""
+
+    clip: Annotated[float, Field(gt=0)] | None = None  # C: how far a client may move the model
+    noise: Annotated[float, Field(ge=0)] = 1.0  # z: standard deviation of the noise, in units of C
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
 
 class EngineSettings(Settings):
@@ -127,14 +140,19 @@ class Experiment(Settings):
     ] = Field(default="calibre", validate_default=True)
     training: TrainingSettings = TrainingSettings()
     personal: PersonalSettings = PersonalSettings()
+    privacy: PrivacySettings = PrivacySettings()
     engine: EngineSettings = EngineSettings()
+
+    @property
+    def choice(self) -> list[str]:
+        """The method's name, and that of its objective where it has one."""
+        chosen = self.method.model_dump(include={"name", "objective"})
+        return [chosen["name"], *([chosen["objective"]["name"]] if "objective" in chosen else [])]
 
     @property
     def folder_name(self) -> str:
         """Unlike for unlike experiments, so that each has a folder of its own."""
-        chosen = self.method.model_dump(include={"name", "objective"})
-        method = [chosen["name"], *([chosen["objective"]["name"]] if "objective" in chosen else [])]
-        name = self.name or "-".join([Path(self.data.source).stem, *method])
+        name = self.name or "-".join([Path(self.data.source).stem, *self.choice])
         return f"{name.replace(':', '-')}-{self.hash()[:8]}"
 
     def to_toml(self) -> str:
@@ -144,25 +162,54 @@ class Experiment(Settings):
         """Of all that can change a bit of the result: not of its name, place or engine."""
         values = self.model_dump(mode="json", exclude={"name": True, "engine": True})
         del values["data"]["root"]
+        if self.privacy.clip is None:  # off: its other settings change nothing
+            del values["privacy"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def read(path: Path | None = None, changes: Iterable[str] = ()) -> Experiment:
-    """The experiment of a TOML file (or the default one), with ``section.key=value`` changes."""
-    experiment: Experiment = validate(Experiment, gather(path, changes))
+def read(
+    base: "Path | str | Experiment | None" = None, changes: Iterable[str] = (), **sections: Any
+) -> Experiment:
+    """The experiment of a TOML file, another one, or the demonstration's (None), with changes.
+
+    They are written ``"section.key=value"`` as on the command line, or given as ``sections``,
+    where a class or a function of your own may stand for its name.
+
+    >>> import calibre
+    >>> experiment = calibre.read_experiment(changes=["method.name=fedrep", "training.rounds=5"])
+    >>> experiment.method.label, experiment.training.rounds
+    ('FedRep', 5)
+    >>> calibre.read_experiment(training={"rounds": 7}, method="fedbabu").method.label
+    'FedBABU'
+    >>> calibre.read_experiment(experiment, seed=3).method.label
+    'FedRep'
+    """
+    experiment: Experiment = validate(Experiment, _merged(gather(base, changes), sections))
     return experiment
 
 
-def gather(path: Path | None = None, changes: Iterable[str] = ()) -> dict[str, Any]:
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables within tables, the new over the old."""
+    merged = dict(old)
+    for key, given in new.items():
+        held = merged.get(key)
+        if isinstance(held, Mapping) and isinstance(given, Mapping):
+            # what was set for another method is not meant for this one
+            another = given.get("name", held.get("name")) != held.get("name")
+            given = dict(given) if another else _merged(held, given)
+        merged[key] = given
+    return merged
+
+
+def gather(
+    base: "Path | str | Experiment | None" = None, changes: Iterable[str] = ()
+) -> dict[str, Any]:
     """The values of an experiment, read but not yet checked."""
     values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} is not a TOML file: {error}") from None
+    if isinstance(base, Experiment):
+        values = base.model_dump()
+    elif base is not None:
+        values = read_toml(Path(base))
     for change in sorted(changes, key=_order):
         _apply(values, change)
     return values

@@ -2,8 +2,11 @@
 
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
+
+from calibre.errors import UserError
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
@@ -20,6 +23,16 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file that a person wrote; what is wrong with it in words."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a TOML file: {error}") from None
 
 
 def read_json_lines(path: Path) -> list[Any]:

@@ -2,10 +2,12 @@
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_args
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from calibre.errors import UserError
 
@@ -62,16 +64,48 @@ def look_up(what: str, name: str, table: Mapping[str, str]) -> Any:
         raise UserError(f"{what} '{name}' cannot be loaded: {error}") from error
 
 
+def import_name(thing: Any) -> str:
+    """``module:attribute``, by which other processes find a class or function of the user's."""
+    module, name = thing.__module__, thing.__qualname__
+    if module == "__main__":  # a script; its workers import it by the name of its file
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        if script is None or Path(script).resolve().parent not in map(_place, sys.path):
+            raise UserError(
+                f"{name} is defined where worker processes cannot import it from: put it into a "
+                "file of its own and import it (in a notebook: %%writefile my_module.py)"
+            )
+        module = Path(script).stem
+    if "." in name or "<" in name:
+        raise UserError(
+            f"{name} is defined inside another function or class, where worker processes cannot "
+            "import it from: move it to the top of its file and give it a name"
+        )
+    return f"{module}:{name}"
+
+
+def _place(entry: str) -> Path:
+    return Path(entry).resolve()
+
+
+def _by_name(value: Any) -> Any:
+    return import_name(value) if callable(value) else value
+
+
+Importable = Annotated[str, BeforeValidator(_by_name)]  # a name; a function stands for its own
+
+
 def named(what: str, table: Mapping[str, str], default: str) -> Callable[[Any], Any]:
     """A validator: ``"x"`` or ``{name = "x", ...}`` becomes settings of the class in ``table``.
 
-    The classes carry the algorithm beside its hyper-parameters, so one section of an experiment
-    both chooses a method and sets it.
+    In Python, a class or its settings may stand for themselves. The classes carry the algorithm
+    beside its hyper-parameters, so one section of an experiment both chooses a method and sets it.
     """
 
     def resolve(value: Any) -> Any:
+        if isinstance(value, type) and issubclass(value, Settings):
+            value = validate(value, {}, path=f"{what}.")
         if isinstance(value, Settings):
-            return value
+            return _findable(value, table)
         if not isinstance(value, str | Mapping):
             raise UserError(f"{what} = {value!r}: give a name; {nearest(str(value), table)}")
         fields = {"name": value} if isinstance(value, str) else {"name": default, **value}
@@ -83,6 +117,15 @@ def named(what: str, table: Mapping[str, str], default: str) -> Callable[[Any], 
         return validate(kind, fields, path=f"{what}.")
 
     return resolve
+
+
+def _findable(value: Settings, table: Mapping[str, str]) -> Settings:
+    """These settings, called by a name under which other processes find their class."""
+    kind = type(value)
+    own = f"{kind.__module__}:{kind.__qualname__}"
+    if table.get(getattr(value, "name", ""), "") == own:
+        return value
+    return value.model_copy(update={"name": import_name(kind)})
 
 
 def validate(model: type[Settings], values: Mapping[str, Any], path: str = "") -> Any:

@@ -141,24 +141,15 @@ def _tsne(
     runs: "Sequence[Run]", clients: str | None, by: By | None
 ) -> tuple[Any, list[dict[str, Any]]]:
     """The picture of representations, and what was measured of them."""
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
-    from calibre.engine.encodings import encode_clients
-    from calibre.report.figures.tsne import in_words, tsne, views
-    from calibre.report.rows import arrange
+    from calibre.engine.encodings import views_of
+    from calibre.report.figures.tsne import in_words, tsne
 
-    if len({run.federation for run in runs}) > 1:
-        raise UserError(
-            f"figure {TSNE}: these runs are on several federations, so their clients are not the "
-            "same; give runs of one seed"
-        )
-    rows = arrange(runs, floors=False)
-    labels = {entry.run.folder: row.label for row in rows for entry in row.entries}
     chosen = _numbers(clients) if clients else None
     kinds: list[Literal["class", "client"]] = [by.value] if by else ["class", "client"]
     with errors.status("encoding and drawing"):
-        methods = [replace(encode_clients(r, chosen), label=labels[r.folder]) for r in runs]
-        drawn = views(methods, kinds)
+        drawn = views_of(runs, chosen, kinds)
         picture = tsne(drawn)
     return picture, [
         {

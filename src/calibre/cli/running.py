@@ -83,7 +83,7 @@ def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
 def _run(
     settings: Any, folder: Path, tensorboard: Path | None, as_json: bool, prepared: list[Any]
 ) -> None:
-    from calibre.engine import rounds
+    from calibre import engines
     from calibre.engine.events import to_all
     from calibre.engine.tensorboard import to_tensorboard
     from calibre.screen import LiveView, result_table
@@ -91,10 +91,7 @@ def _run(
     try:
         board = to_tensorboard(tensorboard) if tensorboard else nullcontext(lambda event: None)
         with board as sink, LiveView(errors) as view:
-            if settings.engine.runtime == "embedded":
-                metrics = rounds.run(settings, folder, to_all(view, sink), prepared)
-            else:
-                metrics = _on_flower(settings, folder, to_all(view, sink))
+            metrics = engines.run(settings, folder, to_all(view, sink), prepared)
     except KeyboardInterrupt:
         errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
         sys.exit(INTERRUPTED)
@@ -103,6 +100,13 @@ def _run(
         return
     console = Console()
     console.print(result_table(metrics))
+    if promise := metrics.get("privacy"):
+        console.print(
+            f"the model is ({promise['epsilon']:.3g}, {promise['delta']:g})-differentially private "
+            f"for every client; the busiest took part in {promise['rounds']} rounds",
+            highlight=False,
+            soft_wrap=True,
+        )
     if metrics["failures"]:
         console.print(f"[yellow]{metrics['failures']} client updates failed[/]; see events.jsonl")
     for warning in metrics["warnings"]:
@@ -111,17 +115,6 @@ def _run(
     console.print(
         f"as a picture:  {folder / 'figures' / 'accuracies.png'}", highlight=False, soft_wrap=True
     )
-
-
-def _on_flower(settings: Any, folder: Path, emit: Any) -> Any:
-    from calibre.deploy.simulation import simulate
-
-    if settings.engine.runtime == "flower":
-        raise UserError(
-            "engine.runtime = 'flower': sites train this run, through their coordinator; go on "
-            f"with  calibre-fl deploy run {folder / 'experiment.toml'} --out {folder} --keys KEYS"
-        )
-    return simulate(settings, folder, emit)
 
 
 def suite(

@@ -1,6 +1,8 @@
 """What the encoders of a finished run make of its clients' test images."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import safetensors
@@ -17,12 +19,31 @@ from calibre.engine.workers import one_thread
 from calibre.errors import UserError
 from calibre.local.features import encode
 from calibre.methods.method import ServerState
+from calibre.report.figures.tsne import View, views
 from calibre.report.representations import Representations
+from calibre.report.rows import arrange
 from calibre.report.runs import Run
 from calibre.tensors import Tensors, belongs, check_like
 
 CLIENTS = 6  # where none are chosen: as many as the paper shows
 MOST = 2000  # images in all; of more, every client shows as many
+
+
+def views_of(
+    runs: Sequence[Run],
+    clients: Sequence[int] | None = None,
+    by: Sequence[Literal["class", "client"]] = ("class", "client"),
+) -> list[View]:
+    """Representations of the same clients by several runs of one federation, to be drawn."""
+    if len({run.federation for run in runs}) > 1:
+        raise UserError(
+            "figure tsne: these runs are on several federations, so their clients are not the "
+            "same; give runs of one seed"
+        )
+    rows = arrange(runs, floors=False)
+    labels = {entry.run.folder: row.label for row in rows for entry in row.entries}
+    methods = [replace(encode_clients(run, clients), label=labels[run.folder]) for run in runs]
+    return views(methods, by)
 
 
 def encode_clients(run: Run, clients: Sequence[int] | None = None) -> Representations:

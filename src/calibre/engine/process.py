@@ -8,6 +8,7 @@ import sys
 import tempfile
 from multiprocessing.connection import Connection
 
+PROGRAM = "calibre.engine.worker"
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -19,6 +20,12 @@ ENVIRONMENT = {
 }
 
 
+def in_worker() -> bool:
+    """Whether this process is a worker itself."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == PROGRAM
+
+
 class Worker:
     """Starts on creation; loads its libraries, then waits for its first message."""
 
@@ -28,7 +35,7 @@ class Worker:
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115, closed with the worker
         self.process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-P", "-m", "calibre.engine.worker", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", PROGRAM, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
             stderr=self.log,

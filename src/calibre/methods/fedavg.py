@@ -28,7 +28,7 @@ class FedAvg(Method):
 
     @property
     def label(self) -> str:
-        return "FedAvg-FT" if self.name == "fedavg-ft" else "FedAvg"
+        return f"{self.title}-FT" if self.name == "fedavg-ft" else self.title
 
     def personalization(self) -> Personalization:
         return "head" if self.name == "fedavg-ft" else "none"

@@ -61,7 +61,8 @@ class Method(Settings):
     title: ClassVar[str]
     paper: ClassVar[str]
     federated: ClassVar[bool] = True  # False: there is no federation, only personalisation
-    name: str
+    one_mean: ClassVar[bool] = True  # False: the server needs more of updates than their mean
+    name: str = ""  # how experiments call it; a class of your own goes by its module and name
 
     @property
     def label(self) -> str:

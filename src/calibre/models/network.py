@@ -47,12 +47,44 @@ def build_encoder(problem: Problem) -> nn.Module:
     factory = look_up("network.encoder", settings.encoder, ENCODERS)
     with rng.isolated(problem.seed, "init-encoder"):
         encoder = factory(channels=problem.channels, width=settings.width, stem=stem)
-    if not isinstance(encoder, nn.Module) or not isinstance(getattr(encoder, "features", 0.0), int):
+    if not isinstance(encoder, nn.Module):
+        raise UserError(f"network.encoder '{settings.encoder}' returns no nn.Module: {encoder!r}")
+    if isinstance(getattr(encoder, "features", None), int):
+        return encoder
+    return Measured(encoder, _output_length(encoder, problem))
+
+
+class Measured(nn.Module):
+    """A network of somebody's own, with the length of its output found by trying."""
+
+    def __init__(self, network: nn.Module, features: int) -> None:
+        super().__init__()
+        self.network = network
+        self.features = features
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.network(x)
+        return z
+
+
+def _output_length(encoder: nn.Module, problem: Problem) -> int:
+    """Of one blank image's encoding."""
+    what = f"network.encoder '{problem.network.encoder}'"
+    blank = torch.zeros(1, problem.channels, problem.size, problem.size)
+    was_training = encoder.training
+    try:
+        with torch.no_grad(), rng.isolated(problem.seed, "measure-encoder"):
+            z = encoder.eval()(blank)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UserError(f"{what} fails on images {list(blank.shape)}: {error}") from error
+    encoder.train(was_training)
+    if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 1:
+        given = list(z.shape) if isinstance(z, Tensor) else type(z).__name__
         raise UserError(
-            f"network.encoder '{settings.encoder}' must return an nn.Module with an integer "
-            "attribute 'features', the length of its output"
+            f"{what} must turn images {list(blank.shape)} into vectors [1, features], not into "
+            f"{given}: take its classifier off, end it with pooling and nn.Flatten()"
         )
-    return encoder
+    return z.shape[1]
 
 
 def build_head(problem: Problem, features: int) -> nn.Linear:

@@ -141,8 +141,9 @@ class Bundle:
             probabilities=dict(zip(self.classes, map(float, probabilities), strict=True)),
         )
 
-    def save(self, folder: Path) -> "Bundle":
+    def save(self, folder: Path | str) -> "Bundle":
         """Write the bundle whole or not at all; an older bundle in its place is replaced."""
+        folder = Path(folder)
         if folder.exists() and not _is_bundle(folder) and not _is_empty(folder):
             raise UserError(f"{folder} is there and is no bundle: choose another place with --out")
         model = st.save(take(self.predictor))

@@ -15,10 +15,14 @@ Array = np.ndarray[Any, np.dtype[np.uint8]]
 Picture = str | Path | bytes | Image.Image | Array
 
 
+CHANNELS = (1, 3, 4)
+
+
 def is_one(images: object) -> TypeGuard[Picture]:
-    """Whether it is one image and not several: an array of four dimensions holds several."""
-    single = isinstance(images, str | Path | bytes | Image.Image)
-    return single or (isinstance(images, np.ndarray) and images.ndim < 4)
+    """Whether it is one image and not several, as arrays [N, H, W] and [N, H, W, C] are."""
+    if isinstance(images, np.ndarray):
+        return images.ndim < 3 or (images.ndim == 3 and images.shape[2] in CHANNELS)
+    return isinstance(images, str | Path | bytes | Image.Image)
 
 
 def as_encoded(picture: Picture, number: int) -> EncodedImage:
@@ -47,6 +51,6 @@ def _from_array(pixels: Array, name: str) -> Image.Image:
         )
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[..., 0]
-    if pixels.ndim == 3 and pixels.shape[2] not in (3, 4):
+    if pixels.ndim == 3 and pixels.shape[2] not in CHANNELS:
         raise UserError(f"{name} has {pixels.shape[2]} channels: give 1, 3 or 4")
     return Image.fromarray(np.ascontiguousarray(pixels))

@@ -45,6 +45,11 @@ class Comparison:
     tests: tuple[PairedTest, ...]
     notes: tuple[str, ...]  # what a reader must know
 
+    def __str__(self) -> str:
+        from calibre.report import tables  # they are made of comparisons
+
+        return tables.markdown(self)
+
     @property
     def seeds(self) -> list[int]:
         return [entry.run.seed for entry in self.rows[0].entries]

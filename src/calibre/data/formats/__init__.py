@@ -1,9 +1,9 @@
 """One small reader per file format. Each returns a Raw, which ``sources`` turns into a pool."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,25 @@ class EncodedImage:
     content: bytes | str
 
 
+class Stream(Protocol):
+    """Encoded images that stay on disk until a loop comes to them."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[EncodedImage]: ...
+
+    def __getitem__(self, places: npt.NDArray[np.intp]) -> "Stream":
+        """Those at ``places``, which ascend."""
+
+
+Encoded = Sequence[EncodedImage] | Stream
+
+
 @dataclass(frozen=True)
 class Part:
     """Images of one purpose: to train on, to test on, or without labels."""
 
-    images: Pixels | Sequence[EncodedImage]
+    images: Pixels | Encoded
     labels: Labels
     owners: Sequence[str] | None = None  # whose image it is, where the source knows
 
@@ -34,10 +48,15 @@ class Part:
         """The images at ``index``."""
         images = self.images
         return Part(
-            images[index] if isinstance(images, np.ndarray) else [images[i] for i in index],
+            images[index] if isinstance(images, np.ndarray) else pick(images, index),
             self.labels[index],
             None if self.owners is None else [self.owners[i] for i in index],
         )
+
+
+def pick(images: Encoded, places: npt.NDArray[np.intp]) -> Encoded:
+    """The images at ``places``, which ascend; none of them is read for that."""
+    return [images[i] for i in places] if isinstance(images, Sequence) else images[places]
 
 
 @dataclass(frozen=True)
@@ -52,7 +71,7 @@ class Raw:
 
 
 def number_classes(
-    place: Path, *parts: Sequence[Any], classes: tuple[str, ...] | None = None
+    place: Path | str, *parts: Sequence[Any], classes: tuple[str, ...] | None = None
 ) -> tuple[tuple[str, ...], list[Labels]]:
     """Class names, and the labels of each part as indices into them.
 

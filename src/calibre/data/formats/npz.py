@@ -26,6 +26,7 @@ UNKNOWN = ("unlabelled", "clients_unlabelled")
 
 
 def read(path: Path) -> Raw:
+    """What an ``.npz`` file holds."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
@@ -33,6 +34,11 @@ def read(path: Path) -> Raw:
         raise UserError(
             f"{path} cannot be read as an .npz file of plain arrays: {error}"
         ) from error
+    return from_arrays(path, arrays)
+
+
+def from_arrays(path: Path | str, arrays: Mapping[str, Any]) -> Raw:
+    """Arrays by the names above; ``path`` is what messages call them."""
     keys = TWO_PARTS if "x_train" in arrays else ONE_PART
     for key in [key for images, labels, _ in keys for key in (images, labels)]:
         if key not in arrays:
@@ -50,7 +56,7 @@ def read(path: Path) -> Raw:
     return Raw(classes, train, test[0] if test else None, _unlabelled(path, arrays))
 
 
-def _unlabelled(path: Path, arrays: Mapping[str, Any]) -> Part | None:
+def _unlabelled(path: Path | str, arrays: Mapping[str, Any]) -> Part | None:
     if UNKNOWN[0] not in arrays:
         return None
     images = _images(path, UNKNOWN[0], arrays[UNKNOWN[0]])
@@ -62,7 +68,7 @@ def _owners(arrays: Mapping[str, Any], key: str) -> list[str] | None:
     return [str(owner) for owner in arrays[key].ravel()] if key in arrays else None
 
 
-def _images(path: Path, key: str, images: Any) -> Pixels:
+def _images(path: Path | str, key: str, images: Any) -> Pixels:
     if images.ndim == 3:
         images = images[..., None]
     if images.dtype != np.uint8:

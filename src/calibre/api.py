@@ -1,0 +1,206 @@
+"""What a researcher calls from Python; the same things that the command line does.
+
+Every example is run by the tests, in a folder of its own.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibre.engine.events import Emit
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.report.compare import Comparison
+from calibre.report.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibre.personal.bundle import Bundle
+
+RUNS = Path("runs")
+
+
+def _silent(event: dict[str, Any]) -> None:
+    """For runs that nobody watches."""
+
+
+def run(
+    experiment: Experiment | None = None, folder: Path | str | None = None, emit: Emit = _silent
+) -> Run:
+    """Run an experiment in a folder, or go on with it where it stopped; a finished one is read.
+
+    The folder is ``runs/<name>`` unless given. ``emit`` gets every event as a dict, as it happens.
+
+    >>> import calibre
+    >>> experiment = calibre.read_experiment(
+    ...     federation={"clients": 4, "novel": 2, "samples": 60, "labels": 4},
+    ...     network={"width": 4},
+    ...     training={"rounds": 2, "clients_per_round": 2, "epochs": 1},
+    ...     engine={"workers": 0},  # in this process: worth it for small runs alone
+    ... )
+    >>> run = calibre.run(experiment, "runs/first")
+    >>> run.label, len(run.clients), run.metrics["train"]["clients"]
+    ('Calibre (SimCLR)', 6, 4)
+    >>> 0 <= run.metrics["train"]["worst_tenth"] <= run.metrics["train"]["mean"] <= 1
+    True
+    """
+    from calibre import engines
+
+    chosen = experiment or Experiment()
+    place = Path(folder) if folder else RUNS / chosen.folder_name
+    engines.run(chosen, place, emit)
+    return read_run(place)
+
+
+def run_suite(
+    methods: Sequence[str],
+    experiment: Experiment | None = None,
+    seeds: int = 1,
+    folder: Path | str = RUNS,
+    emit: Emit = _silent,
+) -> list[Run]:
+    """Run methods, written ``name`` or ``name/objective``, on the same federations.
+
+    What is finished is not run again.
+
+    >>> import calibre
+    >>> experiment = calibre.read_run("runs/first").experiment
+    >>> runs = calibre.run_suite(["calibre/simclr", "fedrep"], experiment, seeds=2)
+    >>> [(run.label, run.seed) for run in runs]
+    [('Calibre (SimCLR)', 0), ('Calibre (SimCLR)', 1), ('FedRep', 0), ('FedRep', 1)]
+    """
+    from calibre.engine import suite
+
+    base = experiment or Experiment()
+    experiments = suite.variants(base, methods, range(base.seed, base.seed + seeds))
+    suite.run(experiments, Path(folder), emit)
+    return [read_run(Path(folder) / each.folder_name) for each in experiments]
+
+
+def read_run(folder: Path | str) -> Run:
+    """The finished run of a folder: its experiment, metrics, clients and events.
+
+    >>> import calibre
+    >>> run = calibre.read_run("runs/first")
+    >>> worst = min(run.clients, key=lambda client: client.accuracy)
+    >>> worst.accuracy == min(client.accuracy for client in run.clients)
+    True
+    >>> [event["round"] for event in run.rounds]
+    [1, 2]
+    """
+    from calibre.report import runs
+
+    return runs.read(Path(folder))
+
+
+def compare(runs: Sequence[Run], floors: bool = True, all_pairs: bool = False) -> Comparison:
+    """Methods beside each other, with intervals over seeds and paired tests between them.
+
+    The best method is tested against the others, or, with ``all_pairs``, each against each.
+    ``floors`` are what clients reach without a federation. The result prints as Markdown.
+
+    >>> import calibre
+    >>> comparison = calibre.compare([calibre.read_run("runs/first")])
+    >>> sorted(row.label for row in comparison.rows)
+    ['Calibre (SimCLR)', 'local only', 'untrained encoder']
+    >>> comparison.rows[0].estimate("train", "mean").value >= 0
+    True
+    """
+    from calibre.report import compare as comparisons
+
+    return comparisons.compare(runs, floors, all_pairs)
+
+
+def draw(
+    name: str, runs: Sequence[Run], floors: bool = True, clients: Sequence[int] | None = None
+) -> "Figure":
+    """A picture of finished runs, as matplotlib's Figure: ``calibre-fl figure`` lists the names.
+
+    ``clients`` are those whose test images "tsne" shows; by default the first six.
+
+    >>> import calibre
+    >>> figure = calibre.draw("sorted", [calibre.read_run("runs/first")])
+    >>> figure.savefig("sorted.png")
+    >>> calibre.draw("tsne", [calibre.read_run("runs/first")], clients=[0, 1]).savefig("tsne.svg")
+    """
+    from calibre.report import figures
+
+    if name == figures.TSNE:
+        from calibre.engine.encodings import views_of
+        from calibre.report.figures.tsne import tsne
+
+        picture: Figure = tsne(views_of(runs, clients))
+        return picture
+    if clients is not None:
+        raise UserError(f"clients are chosen for the figure {figures.TSNE}, not for {name}")
+    drawn: Figure = figures.compose(name, runs, floors)
+    return drawn
+
+
+def write_report(runs: Sequence[Run], page: Path | str) -> Path:
+    """One self-contained HTML page about runs: whom the models serve, and whom badly.
+
+    >>> import calibre
+    >>> page = calibre.write_report([calibre.read_run("runs/first")], "report.html")
+    >>> page.name
+    'report.html'
+    """
+    from calibre.report.page import write_page
+
+    place = Path(page)
+    write_page(runs, place)
+    return place
+
+
+def make_bundle(run: Run, client: int | str) -> "Bundle":
+    """A client's personal model, ready to be used and to be taken away; by its number or name.
+
+    It needs the images that the run was made with.
+
+    >>> import calibre
+    >>> bundle = calibre.make_bundle(calibre.read_run("runs/first"), 0).save("bundle")
+    >>> 0 <= bundle.card.accuracy.value <= 1
+    True
+    """
+    from calibre.engine.delivery import Delivery
+
+    delivery = Delivery(run.folder)
+    (number,) = delivery.find([str(client)])
+    return delivery.bundle(number)
+
+
+def personalize(run: Run, data: Path | str, name: str | None = None) -> "Bundle":
+    """A personal model for a client that the run has never seen, from a few labelled images.
+
+    ``data`` is a folder with one sub-folder of images per class, or any other source of images.
+
+    >>> import numpy as np, calibre
+    >>> draw = np.random.default_rng(0)
+    >>> bright = draw.integers(120, 256, (12, 8, 8), np.uint8)
+    >>> images, labels = np.concatenate([bright, bright // 4]), ["day"] * 12 + ["night"] * 12
+    >>> np.savez("newcomer.npz", images=images, labels=labels)
+    >>> bundle = calibre.personalize(calibre.read_run("runs/first"), "newcomer.npz")
+    >>> bundle.predict(images[0])[0].nearest in ("day", "night")
+    True
+    """
+    from calibre.engine.newcomer import personalize_newcomer
+
+    return personalize_newcomer(run.folder, Path(data), name)
+
+
+def load(bundle: Path | str, own_code: bool = False) -> "Bundle":
+    """A client's personal model from its bundle.
+
+    ``own_code`` allows one whose encoder is a function of somebody's own module: to load it is to
+    run that code.
+
+    >>> import numpy as np, calibre
+    >>> bundle = calibre.make_bundle(calibre.read_run("runs/first"), 1).save("bundles/1")
+    >>> (answer,) = calibre.load("bundles/1").predict(np.zeros((8, 8), np.uint8))
+    >>> 0 < answer.probability <= 1
+    True
+    """
+    from calibre.personal import bundle as bundles
+
+    return bundles.load(bundle, own_code)

@@ -1,0 +1,36 @@
+"""Where a run is carried out: in this process and its workers, or through Flower."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from calibre.engine.events import Emit
+from calibre.engine.process import Worker, in_worker
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+
+
+def run(
+    experiment: Experiment, folder: Path, emit: Emit, prepared: Iterable[Worker] = ()
+) -> dict[str, Any]:
+    """Carry out what is left of an experiment in a run folder; return its metrics.
+
+    ``prepared`` are worker processes that were started early; only the embedded engine has any.
+    """
+    if in_worker():
+        raise UserError(
+            "this script starts a run while one of its own workers imports it: put what it does "
+            'under  if __name__ == "__main__":'
+        )
+    if experiment.engine.runtime == "flower":
+        raise UserError(
+            "engine.runtime = 'flower': sites train this run, through their coordinator; go on "
+            f"with  calibre-fl deploy run {folder / 'experiment.toml'} --out {folder} --keys KEYS"
+        )
+    if experiment.engine.runtime == "flower-sim":
+        from calibre.deploy.simulation import simulate
+
+        return simulate(experiment, folder, emit)
+    from calibre.engine import rounds
+
+    return rounds.run(experiment, folder, emit, prepared)
