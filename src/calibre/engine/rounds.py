@@ -19,6 +19,7 @@ from calibre.engine.devices import Machine, main_device, plan
 from calibre.engine.events import Emit
 from calibre.engine.host import Host, method_of
 from calibre.engine.jobs import METHOD, Job, Outcome
+from calibre.engine.privacy import Mechanism, check, spent
 from calibre.engine.process import Worker
 from calibre.engine.selection import personal_group, select
 from calibre.engine.store import RunFolder
@@ -50,6 +51,7 @@ def run(
     device = torch.device(main_device(experiment.engine, machine))
     host = Host(experiment, pool, federation, folder, device)
     host.load(METHOD)
+    check(experiment)
     store = RunFolder(folder)
     store.open(experiment)  # only now: what a user may have got wrong leaves no folder behind
     try:
@@ -87,6 +89,7 @@ class Run:
         self.started = started
         self.latest = latest
         self.failures = 0
+        self.last_failure = "none"
         self.accepted: dict[int, int] = {}  # client -> the round of its last accepted update
         self.state = host.initial_state()
         held = store.load_checkpoint(lambda text: emit({"event": "warning", "text": text}))
@@ -98,6 +101,10 @@ class Run:
 
     def finish(self) -> dict[str, Any]:
         rounds = self.experiment.training.rounds if self.method.federated else 0
+        check(self.experiment)
+        clients = len(self.federation.train_ids)
+        private = self.experiment.privacy.clip is not None
+        promise = {"privacy": spent(self.experiment, clients)} if private else {}
         self.emit(
             {
                 "event": "start",
@@ -108,12 +115,13 @@ class Run:
                 "method": self.method.label,
                 "rounds": rounds,
                 "done": self.state.round,
-                "clients": len(self.federation.train_ids),
+                "clients": clients,
                 "novel": len(self.federation.novel_ids),
                 "views": dataclasses.asdict(self.host.views),
                 "preprocessing": Preprocessing.of(
                     self.host.pool.shape, self.host.normalization
                 ).model_dump(),
+                **promise,
                 "seconds_to_start": time.monotonic() - self.started,
             }
         )
@@ -136,6 +144,7 @@ class Run:
             self.failures,
             collapse.warnings(past),
             seconds=training + time.monotonic() - began,  # of all attempts, after resumes too
+            promise=promise,
         )
         self.emit({"event": "end", **metrics})
         return metrics
@@ -151,14 +160,17 @@ class Run:
         reports: dict[int, dict[str, float]] = {}
         jobs = [self._job("update", [client]) for client in chosen]
         updates = self._checked(self.workers.run(self.state, jobs), reports)
+        private = Mechanism(self.experiment.privacy) if self.experiment.privacy.clip else None
         needed = math.ceil(self.experiment.engine.quorum * count)
         try:
             with one_thread():  # the thread count decides how sums are rounded
+                if private is not None:
+                    updates = iter([private.mean(self.state, updates)])
                 state = self.method.aggregate(self.state, updates)
         except EmptyMeanError:
-            raise _below_quorum(0, needed, self.state.round, self.store.path) from None
+            raise self._below_quorum(0, needed) from None
         if len(reports) < max(needed, 1):
-            raise _below_quorum(len(reports), needed, self.state.round, self.store.path)
+            raise self._below_quorum(len(reports), needed)
         self.state = state
         self.accepted.update(dict.fromkeys(reports, state.round))
         # the event first: a kill in between repeats the round and drops what was written of it
@@ -167,6 +179,7 @@ class Run:
                 "event": "round",
                 "round": state.round,
                 "clients": {str(client): report for client, report in reports.items()},
+                **({"privacy": private.report()} if private else {}),
                 "seconds": time.monotonic() - began,
             }
         )
@@ -208,6 +221,7 @@ class Run:
 
     def _failed(self, client: int, cause: str, detail: str) -> None:
         self.failures += 1
+        self.last_failure = f"client {client}: {cause}"
         self.store.clients.discard(client, self.state.round + 1)
         self.emit(
             {
@@ -219,6 +233,14 @@ class Run:
             }
         )
         self.emit({"event": "progress", "stage": "train"})
+
+    def _below_quorum(self, survivors: int, needed: int) -> UserError:
+        return UserError(
+            f"round {self.state.round + 1} stopped: {survivors} clients succeeded, engine.quorum "
+            f"asks for {max(needed, 1)}; the last to fail was {self.last_failure} (all of them: "
+            f"'failure' in {self.store.events}); put right what failed, then continue with  "
+            f"calibre-fl resume {self.store.path}"
+        )
 
     def _floors(self) -> list[str]:
         return [name for name in self.experiment.personal.floors if name != self.method.name]
@@ -288,11 +310,3 @@ def _loading(emit: Emit) -> Callable[[int, int], None]:
         emit({"event": "progress", "stage": "reading images", "done": done, "of": of})
 
     return progress
-
-
-def _below_quorum(survivors: int, needed: int, round_: int, folder: Path) -> UserError:
-    return UserError(
-        f"round {round_ + 1} stopped: {survivors} clients succeeded, engine.quorum asks for "
-        f"{max(needed, 1)} (see 'failure' in {folder / 'events.jsonl'}); put right what failed, "
-        f"then continue with  calibre-fl resume {folder}"
-    )

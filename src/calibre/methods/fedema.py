@@ -41,6 +41,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # batch nor
 class FedEMA(Method):
     title: ClassVar[str] = "FedEMA"
     paper: ClassVar[str] = "Zhuang, Wen and Zhang, ICLR 2022, arXiv:2204.04385"
+    one_mean: ClassVar[bool] = False
 
     name: str = "fedema"
     objective: KeptBYOL = LOCAL_BYOL

@@ -34,6 +34,7 @@ from calibre.tensors import Tensors, WeightedMean, take
 class FedProto(Method):
     title: ClassVar[str] = "FedProto"
     paper: ClassVar[str] = "Tan et al., AAAI 2022, arXiv:2105.00243"
+    one_mean: ClassVar[bool] = False
 
     name: str = "fedproto"
     lam: Annotated[float, Field(ge=0)] = 1.0  # lambda: the pull of features to their prototype

@@ -39,6 +39,7 @@ SMALLEST_RISK = 1e-10  # of a client that is always right: F_k^(q-1) has no valu
 class QFFL(Method):
     title: ClassVar[str] = "q-FFL"
     paper: ClassVar[str] = "Li et al., ICLR 2020, arXiv:1905.10497"
+    one_mean: ClassVar[bool] = False
 
     name: str = "qffl"
     q: Annotated[float, Field(ge=0)] = 1.0  # 0: the mean loss counts; large: the worst client's

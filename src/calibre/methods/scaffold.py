@@ -35,6 +35,7 @@ from calibre.tensors import Tensors, WeightedMean, step_towards, take
 class Scaffold(Method):
     title: ClassVar[str] = "SCAFFOLD"
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
+    one_mean: ClassVar[bool] = False
 
     name: str = "scaffold"
     # lr .1 moves about as far in a round as the other methods' lr .02 with momentum .9

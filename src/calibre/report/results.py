@@ -26,6 +26,7 @@ def write_results(
     failures: int,
     warnings: list[str],
     seconds: float,
+    promise: Mapping[str, Any],
 ) -> dict[str, Any]:
     write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
     write_clients_csv(rows, folder / "clients.csv")
@@ -40,6 +41,7 @@ def write_results(
         "failures": failures,
         "warnings": warnings,
         "seconds": seconds,
+        **promise,  # of privacy, where there is any
         # of one client in a round, as the last state would have it
         "bytes_up": _bytes(method.expected_update(state)) if method.federated else 0,
         "bytes_down": _bytes(state.groups) if method.federated else 0,
