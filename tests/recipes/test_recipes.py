@@ -157,3 +157,29 @@ def test_claims_are_judged_by_the_mean_gap_over_seeds():
     assert verdict == "not reproduced"
     missing = Claim("x", "C", "train", "mean", 1.0).judge(seen)
     assert missing[0] == "not comparable at this scale"
+
+
+def test_the_best_other_method_is_not_another_calibre():
+    seen = runs(**{OURS: [(0.8, 0.02)], "A": [(0.7, 0.01)], "Calibre (BYOL)": [(0.9, 0.01)]})
+    assert Claim("x", None, "train", "mean", 1.0).judge(seen)[0] == "reproduced"
+
+
+def test_a_claim_that_a_method_falls_below_another():
+    seen = runs(**{"pFL-SimCLR": [(0.6, 0.02), (0.7, 0.01)], "local only": [(0.7, 0.01)] * 2})
+    claim = Claim("q6", "local only", "train", "mean", None, of="pFL-SimCLR", below=True)
+    assert claim.judge(seen) == ("reproduced", "-5.00 here; so in 1 of 2 seeds")
+    assert claim.text == "q6: mean of pFL-SimCLR over training clients against local only: below it"
+    seen |= runs(**{"local only": [(0.6, 0.01)] * 2})
+    assert claim.judge(seen)[0] == "not reproduced"
+
+
+def test_only_the_methods_that_are_asked_for():
+    every = names.find("figure-3-cifar10").experiments("cpu", [0, 1])
+    some = reproduce.only(["fedrep", "calibre/simclr"], every)
+    assert [(e.choice[0], e.seed) for e in some] == [
+        ("calibre", 0), ("fedrep", 0), ("calibre", 1), ("fedrep", 1),
+    ]  # fmt: skip
+    assert len(reproduce.only(["calibre"], every)) == 8  # with any objective
+    assert reproduce.only([], every) == every
+    with pytest.raises(UserError, match="did you mean 'fedrep'"):
+        reproduce.only(["fedrap"], every)

@@ -17,6 +17,10 @@ def reproduce(
     ] = None,
     scale: Annotated[str, typer.Option(help="cpu: two cores; paper: as published.")] = "cpu",
     seeds: Annotated[int, typer.Option(min=1, help="How many, from 0 on.")] = 1,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these, as name or name/objective; repeat it. Default: all."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and the results.")] = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
 ) -> None:
@@ -33,7 +37,7 @@ def reproduce(
     from calibre.screen import LiveView
 
     recipe, wanted = names.find(name), names.scale(scale)
-    experiments = recipe.experiments(wanted, range(seeds))
+    experiments = reproduction.only(method or [], recipe.experiments(wanted, range(seeds)))
     errors.print(
         reproduction.announcement(recipe, experiments, out), highlight=False, soft_wrap=True
     )

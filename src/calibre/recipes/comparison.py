@@ -58,6 +58,8 @@ class Comparison:
         return "\n".join(lines)
 
 
+# the introduction says so without a figure
+NO_BETTER_THAN_ALONE = Claim("q6", "local only", "train", "mean", None, of="pFL-SimCLR", below=True)
 COMPARISONS = (
     Comparison(
         "figure-3-cifar10",
@@ -67,6 +69,7 @@ COMPARISONS = (
         (
             Claim("C1, q4", None, "train", "mean", 1.71),
             Claim("C7", "APFL", "train", "variance", 0.0031),
+            NO_BETTER_THAN_ALONE,
         ),
     ),
     Comparison(
@@ -106,6 +109,7 @@ COMPARISONS = (
             Claim("C10, q5", "FedAvg-FT", "train", "variance", -23.8, relative=True),
             Claim("C11, q7", "FedBABU", "novel", "mean", 2.2),
             Claim("C13", "FedBABU", "novel", "variance", -0.01),
+            NO_BETTER_THAN_ALONE,
         ),
     ),
     Comparison(

@@ -7,11 +7,13 @@ from calibre.data.sources import locate
 from calibre.engine import suite
 from calibre.engine.estimate import duration, seconds
 from calibre.engine.events import Emit
+from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.recipes.recipe import Recipe
 from calibre.recipes.settings import Scale
 from calibre.report.runs import read_all
+from calibre.settings import nearest
 
 
 def announcement(recipe: Recipe, experiments: Sequence[Experiment], out: Path) -> str:
@@ -23,6 +25,16 @@ def announcement(recipe: Recipe, experiments: Sequence[Experiment], out: Path) -
     if missing:
         lines.append(f"the others should take about {duration(_expected(missing))} here")
     return "\n".join(lines)
+
+
+def only(methods: Sequence[str], experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Those of the methods named ``name`` or ``name/objective``; all where none is named."""
+    names = [{"/".join(e.choice), e.choice[0]} for e in experiments]
+    known = set().union(*names)
+    for name in methods:
+        if name not in known:
+            raise UserError(f"it has no method '{name}': {nearest(name, known)}")
+    return [e for e, own in zip(experiments, names, strict=True) if not methods or own & {*methods}]
 
 
 def _expected(experiments: Sequence[Experiment]) -> float:
