@@ -76,6 +76,12 @@ def test_every_experiment_of_a_recipe_is_on_the_same_federation():
             assert len({(e.data, e.federation, e.training, e.network) for e in made}) == 1
 
 
+def test_few_labels_are_few_in_one_recipe_alone():
+    for name, recipe in PAPER.items():
+        for e in recipe.experiments("cpu", [0]):
+            assert e.federation.labels == (5 if name == "few-labels-cifar10" else None)
+
+
 def test_rates_are_chosen_without_test_images_or_novel_clients():
     for e in names.find("learning-rates").experiments("cpu", [0]):
         assert e.federation.score_on == "validation"

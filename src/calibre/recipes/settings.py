@@ -47,11 +47,17 @@ CLUSTERS = {"paper": 10, "cpu": 5}  # prototypes per batch: K <= N / 4
 
 
 def experiment(
-    source: str, scheme: Scheme, scale: Scale, method: Mapping[str, Any], seed: int
+    source: str,
+    scheme: Scheme,
+    scale: Scale,
+    method: Mapping[str, Any],
+    seed: int,
+    labels: int | None = None,
 ) -> Experiment:
-    """One run of the paper: where, on what, with which method."""
+    """One run of the paper: where, on what, with which method; or of few ``labels`` per class."""
     values = PAPER if scale == "paper" else CPU
     federation = {**values["federation"], "scheme": scheme, "classes": CLASSES[source]}
+    federation["labels"] = labels
     data: dict[str, Any] = {"source": source}
     if scale == "paper":
         federation |= PAPER_CLIENTS[source, scheme]
