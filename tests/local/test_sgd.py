@@ -72,9 +72,21 @@ def test_a_term_that_is_not_finite_stops_at_once_and_is_named():
         bad = torch.tensor(math.nan if batch.step == 1 else 0.0)
         return {"loss": w.sum(), "l_n": bad}
 
-    with pytest.raises(FloatingPointError, match=r"l_n became nan at local epoch 0, step 1"):
+    with pytest.raises(FloatingPointError, match=r"l_n became nan.* \(local epoch 0, step 1\)"):
         train(site(), loss, examples=8, epochs=1, sgd=SGD(batch=2), parameters=[w])
     assert steps == [0, 1]
+
+
+def test_a_loss_that_gives_up_is_told_with_its_step():
+    w = torch.nn.Parameter(torch.ones(1))
+
+    def loss(batch):
+        if batch.step == 2:
+            raise FloatingPointError("the encodings hold NaN")
+        return {"loss": w.sum()}
+
+    with pytest.raises(FloatingPointError, match=r"hold NaN \(local epoch \d, step 2\)"):
+        train(site(), loss, examples=8, epochs=1, sgd=SGD(batch=2), parameters=[w])
 
 
 def test_frozen_parameters_do_not_move():

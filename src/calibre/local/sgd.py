@@ -74,9 +74,12 @@ def train(
         for rows in shuffled_batches(examples, sgd.batch, site.generator("batches", epoch)):
             batch = Batch(rows, epoch, step, site.generator("views", step))
             optimizer.zero_grad()
-            with torch.autocast(site.device.type, torch.bfloat16, enabled=site.amp):
-                terms = loss(batch)
-            values = _finite(terms, epoch, step)
+            try:
+                with torch.autocast(site.device.type, torch.bfloat16, enabled=site.amp):
+                    terms = loss(batch)
+                values = _finite(terms)
+            except FloatingPointError as error:
+                raise FloatingPointError(f"{error} (local epoch {epoch}, step {step})") from None
             terms["loss"].backward()
             if before_step is not None:
                 before_step()
@@ -99,9 +102,11 @@ def shuffled_batches(examples: int, batch: int, generator: torch.Generator) -> I
     yield from order.split(balanced_batches(examples, batch))
 
 
-def _finite(terms: Mapping[str, Tensor], epoch: int, step: int) -> dict[str, float]:
+def _finite(terms: Mapping[str, Tensor]) -> dict[str, float]:
     values = torch.stack([term.detach().float() for term in terms.values()]).tolist()
     for name, value in zip(terms, values, strict=True):
         if not math.isfinite(value):
-            raise FloatingPointError(f"{name} became {value} at local epoch {epoch}, step {step}")
+            raise FloatingPointError(
+                f"{name} became {value}: training diverged; a lower learning rate usually helps"
+            )
     return dict(zip(terms, values, strict=True))
