@@ -1,6 +1,8 @@
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,3 +55,22 @@ def cifar10() -> Path:
         if place and (Path(place) / "cifar10").is_dir():
             return Path(place)
     pytest.skip("real CIFAR-10 is neither in $CALIBRE_DATA nor in ../shared/data")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real Chromium without a window, for the tests of a module."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no browser: install chromium and chromium-driver, as .ci/run does")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking",
+                 "disable-dev-shm-usage", "window-size=1200,900"):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield made
+    made.quit()

@@ -269,6 +269,20 @@ def test_processes_decode_to_the_same_blocks_in_the_same_order(tmp_path, monkeyp
     ]
 
 
+def test_photographs_come_in_small_blocks(tmp_path, monkeypatch):
+    """By the bytes of files too: progress is seen, and every core has something to do."""
+    monkeypatch.setattr(decoders, "BLOCK", 5)
+    monkeypatch.setattr(decoders, "BLOCK_BYTES", 1000)
+    sizes = [10, 10, 600, 300, 100, 2000, 1, *[1] * 6]
+    images = []
+    for i, size in enumerate(sizes):
+        (tmp_path / f"{i}").write_bytes(bytes(size))
+        images.append(EncodedImage(f"{i}", str(tmp_path / f"{i}") if i % 2 else bytes(size)))
+    images.append(EncodedImage("gone", str(tmp_path / "gone")))
+    blocks = [len(block.pixels) for block in decoders.decode(images, (8, 8, 3))]
+    assert blocks == [4, 1, 1, 5, 3]
+
+
 def test_a_decoder_that_dies_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(decoders, "BLOCK", 2)
     monkeypatch.setattr(decoders, "WORTH_PROCESSES", 0)

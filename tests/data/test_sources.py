@@ -571,7 +571,7 @@ def test_unlike_sizes_are_brought_to_one(tmp_path, sizes, chosen):
 
 
 def test_one_stray_size_among_many_is_brought_to_theirs(tmp_path, monkeypatch):
-    monkeypatch.setattr("calibre.data.formats.images.SAMPLE", 5)
+    monkeypatch.setattr("calibre.data.intake.SAMPLE", 5)
     for i in range(20):
         put(tmp_path / f"x/cat/{i:02}.png", np.full((8, 6, 3), i, np.uint8))
     put(tmp_path / "x/cat/03.png", np.full((30, 30, 3), 3, np.uint8))
@@ -705,6 +705,7 @@ def test_class_names_that_hugging_face_wrote(tmp_path):
 
 
 PNG = encoded(random_images(1, 4, 4, 1)[0])
+NEITHER = {"bytes": None, "path": None}
 
 
 @pytest.mark.parametrize(
@@ -717,7 +718,11 @@ PNG = encoded(random_images(1, 4, 4, 1)[0])
             {"client_column": "who"},
             "client_column = 'who'.*only image, label",
         ),
-        ({"image": [PNG, None], "label": [0, 0]}, {}, "row 1 has nothing in column 'image'"),
+        (
+            {"image": 4 * [PNG] + [None], "label": 5 * [0]},
+            {},
+            "row 4 has nothing in column 'image'",
+        ),
         (
             {"image": 4 * [PNG] + [b"junk"], "label": 5 * [0]},
             {},
@@ -728,11 +733,16 @@ PNG = encoded(random_images(1, 4, 4, 1)[0])
             {},
             r"none of the 5 images can be read: .*row 0: no\.png cannot .* no such file",
         ),
-        ({"image": [{"bytes": None, "path": None}], "label": [0]}, {}, "neither image bytes nor"),
+        ({"image": 5 * [NEITHER], "label": 5 * [0]}, {}, "row 0 has neither image bytes nor"),
+        (
+            {"image": 5 * [PNG], "label": 5 * [0], "age": 5 * [7]},
+            {"image_column": "age"},
+            "row 0 has int in column 'age': an image is bytes or the path",
+        ),
     ],
 )
 def test_parquet_mistakes(tmp_path, columns, settings, message):
-    if columns.get("image") == [{"bytes": None, "path": None}]:
+    if columns.get("image") == 5 * [NEITHER]:
         kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         columns = columns | {"image": pa.array(columns["image"], kind)}
     write_parquet(tmp_path / "mine.parquet", **columns)

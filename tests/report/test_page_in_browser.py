@@ -1,7 +1,5 @@
 """The report page as people meet it: in a real Chromium, with mouse, keys and a phone's width."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +11,6 @@ from tests.report.made_run import make_run
 
 HOSTILE = ("<script>window.hacked = 1</script>", "</script><img src=x onerror=window.hacked=2>")
 LONG = "a-hospital-with-a-name-that-goes-on-and-on-" * 4
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no browser: install chromium and chromium-driver, as .ci/run does")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking",
-                 "disable-dev-shm-usage", "window-size=1200,900"):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield made
-    made.quit()
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """The page as people meet it: in a real Chromium, with files, keys and a phone's width."""
 
-import shutil
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,24 +10,6 @@ from calibre.serve.server import Limits, Server
 from tests.personal.made_bundle import COLOURS, STRANGER, make_bundle, square
 
 HOSTILE = ("<img src=x onerror=window.hacked=1>", "<script>window.hacked=2</script>", "blue " * 30)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no browser: install chromium and chromium-driver, as .ci/run does")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking",
-                 "disable-dev-shm-usage", "window-size=1200,900"):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield made
-    made.quit()
 
 
 @pytest.fixture(scope="module", params=["plain", "hostile"])

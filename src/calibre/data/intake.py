@@ -1,19 +1,20 @@
 """What decoding brings to light: files that cannot be read, copies of test images, conversions."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from calibre.data.formats import EncodedImage, Part, Pixels, images
+from calibre.data.formats import Part, Pixels, images, pick
 from calibre.data.formats.decoders import block_size, decode
 from calibre.errors import UserError
 
 UNREADABLE_AT_MOST = 0.1  # of all images; with more of them, something is wrong with the source
 LISTED = 1_000  # names that a datasheet lists of one kind
+SAMPLE = 1_000  # headers that a survey reads
 
 Shape = tuple[int, int, int]
 SENTENCES = {
@@ -64,7 +65,7 @@ class Intake:
         """All images, decoded, in the order of the parts; black where one cannot be read."""
         encoded = [part.images for part in self.parts if not isinstance(part.images, np.ndarray)]
         arrays = [part.images for part in self.parts if isinstance(part.images, np.ndarray)]
-        decoded = decode([*chain.from_iterable(encoded)], self.shape) if encoded else ()
+        decoded = decode(chain.from_iterable(encoded), self.shape) if encoded else ()
         start = 0
         for block in decoded:
             self.changes += block.changes
@@ -86,30 +87,26 @@ class Intake:
         keep[list(self.problems)] = False
         copies = self._copies() if self.own else []
         keep[copies] = False
+        unread = dict(zip(self._names([*self.problems]), self.problems.values(), strict=False))
+        copied = self._names(copies)
         report = {
-            "unreadable": {
-                "count": len(self.problems),
-                "files": {self._name(i): text for i, text in [*self.problems.items()][:LISTED]},
-            },
-            "copies_of_test_images": {
-                "count": len(copies),
-                "files": [self._name(i) for i in copies[:LISTED]],
-            },
+            "unreadable": {"count": len(self.problems), "files": unread},
+            "copies_of_test_images": {"count": len(copies), "files": copied},
             "converted": dict(self.changes),
-            "notes": [*self._notes(copies)],
+            "notes": [*self._notes(unread, len(copies), copied)],
         }
         return keep, report
 
     def _problem(self, place: int, text: str) -> None:
         self.problems[place] = text
         if not self.own:
-            raise UserError(f"{self.name} is damaged: {self._name(place)} {text}")
+            raise UserError(f"{self.name} is damaged: {self._names([place])[0]} {text}")
         if len(self.problems) > UNREADABLE_AT_MOST * len(self):
             first = next(iter(self.problems))
             raise UserError(
-                f"{self._name(first)} {self.problems[first]}. With it, {len(self.problems):,} of "
-                f"{len(self):,} images cannot be read, more than {UNREADABLE_AT_MOST:.0%}: too "
-                "many to leave out"
+                f"{self._names([first])[0]} {self.problems[first]}. With it, "
+                f"{len(self.problems):,} of {len(self):,} images cannot be read, more than "
+                f"{UNREADABLE_AT_MOST:.0%}: too many to leave out"
             )
 
     def _copies(self) -> list[int]:
@@ -123,25 +120,28 @@ class Intake:
             raise UserError(f"{self.name}: every training image is the copy of a test image")
         return copies
 
-    def _name(self, place: int) -> str:
-        for part in self.parts:
-            if place < len(part.images):
-                image = part.images[place]
-                return image.name if isinstance(image, EncodedImage) else f"image {place}"
-            place -= len(part.images)
-        raise IndexError(place)
+    def _names(self, places: Sequence[int]) -> list[str]:
+        """What messages call the first of these images, which ascend."""
+        names: list[str] = []
+        for part, inside in zip(self.parts, _by_part(self.parts, places[:LISTED]), strict=True):
+            if isinstance(part.images, np.ndarray):
+                names += [f"image {place}" for place in inside]
+            else:
+                names += [image.name for image in pick(part.images, inside)]
+        return names
 
-    def _notes(self, copies: Sequence[int]) -> Iterator[str]:
-        if self.problems:
-            first = next(iter(self.problems))
+    def _notes(
+        self, unread: Mapping[str, str], copies: int, copied: Sequence[str]
+    ) -> Iterator[str]:
+        for name, text in [*unread.items()][:1]:
             yield (
                 f"images that cannot be read, left out: {len(self.problems):,} of {len(self):,}; "
-                f"{self._name(first)} {self.problems[first]}"
+                f"{name} {text}"
             )
         if copies:
             yield (
-                f"images to train on that are copies of test images, left out: {len(copies):,}; "
-                f"{self._name(copies[0])} is one"
+                f"images to train on that are copies of test images, left out: {copies:,}; "
+                f"{copied[0]} is one"
             )
         if self.changes[images.RESIZED] and self.size is None:
             height, width, _ = self.shape
@@ -159,7 +159,14 @@ def survey_of(name: str, parts: Sequence[Part], size: int | None) -> images.Surv
     """What the images of all parts say of themselves, before they are resized."""
     arrays = [part.images for part in parts if isinstance(part.images, np.ndarray)]
     if not arrays:
-        return images.survey([*chain.from_iterable(part.images for part in parts)])
+        count = sum(len(part.labels) for part in parts)
+        spread = range(0, count, -(-count // SAMPLE))
+        some = [
+            pick(part.images, inside)
+            for part, inside in zip(parts, _by_part(parts, spread), strict=True)
+            if not isinstance(part.images, np.ndarray)
+        ]
+        return images.survey(chain.from_iterable(some), count)
     kinds = {array.shape[1:] for array in arrays}
     if len(kinds) > 1 and (size is None or len({channels for *_, channels in kinds}) > 1):
         raise UserError(
@@ -168,3 +175,14 @@ def survey_of(name: str, parts: Sequence[Part], size: int | None) -> images.Surv
         )
     sizes = Counter({(height, width): 1 for height, width, _ in kinds})
     return images.Survey(sizes, colour=arrays[0].shape[-1] == 3)
+
+
+def _by_part(parts: Sequence[Part], places: Sequence[int]) -> list[npt.NDArray[np.intp]]:
+    """Places among all images, which ascend, as places in each part."""
+    ascending = np.array(places, np.intp)
+    starts = [0, *accumulate(len(part.labels) for part in parts)]
+    ends = np.searchsorted(ascending, starts)
+    return [
+        ascending[first:last] - start
+        for start, (first, last) in zip(starts, pairwise(ends), strict=False)
+    ]

@@ -5,15 +5,17 @@ The columns are named in the first line; comma, semicolon and tab separate them.
 
 import csv
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from calibre.data.formats import Raw
+from calibre.data.formats import EncodedImage, Raw
 from calibre.data.formats.table import (
     IMAGE_NAMES,
     Columns,
     Row,
     assemble,
     choose_columns,
+    read_image,
     read_row,
 )
 from calibre.errors import UserError
@@ -21,12 +23,20 @@ from calibre.errors import UserError
 SUFFIXES = (".csv", ".tsv")
 
 
+@dataclass(frozen=True)
+class Line:
+    """An image, and what its line says of it."""
+
+    image: EncodedImage
+    row: Row
+
+
 def rows(
     path: Path,
     image_column: str | None = None,
     label_column: str | None = None,
     client_column: str | None = None,
-) -> list[Row]:
+) -> list[Line]:
     """Every row; labels that are whole numbers everywhere count as numbers."""
     lines = _lines(path)
     _, header = next(lines, (1, []))
@@ -36,24 +46,26 @@ def rows(
     images = [name for name in IMAGE_NAMES if name in names][:1]
     wanted = (image_column, label_column, client_column)
     columns = choose_columns(path, names, wanted, images, names)
-    found = [_row(path, number, columns, names, line) for number, line in lines]
-    if all(row.label is None or _is_whole(row.label) for row in found):
+    found = [_line(path, number, columns, names, line) for number, line in lines]
+    labels = [line.row.label for line in found]
+    if all(label is None or _is_whole(label) for label in labels):
         found = [
-            Row(row.image, None if row.label is None else int(row.label), row.client, row.part)
-            for row in found
+            Line(line.image, replace(line.row, label=None if label is None else int(label)))
+            for line, label in zip(found, labels, strict=True)
         ]
     return found
 
 
-def read(path: Path, found: list[Row]) -> Raw:
-    return assemble(path, found)
+def read(path: Path, found: list[Line]) -> Raw:
+    return assemble(path, [line.row for line in found], [line.image for line in found])
 
 
-def _row(path: Path, number: int, columns: Columns, names: list[str], line: list[str]) -> Row:
+def _line(path: Path, number: int, columns: Columns, names: list[str], line: list[str]) -> Line:
     if len(line) != len(names):
         raise UserError(f"{path}: row {number} has {len(line)} columns, the first has {len(names)}")
     cells = dict(zip(names, map(str.strip, line), strict=True))
-    return read_row(path, number, columns, [cells[name] for name in columns.names], "train")
+    image = read_image(path, number, columns.image, cells[columns.image])
+    return Line(image, read_row(path, number, columns, cells))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

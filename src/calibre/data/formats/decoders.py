@@ -3,6 +3,8 @@
 Processes, not threads: Pillow releases Python's lock while it decodes, but what surrounds the
 decoding of a small image takes as long as the decoding. A process is spoken to over a socket: a
 list of images in; problems, changes, prints and pixels out. ``python -m ...decoders FD`` is one.
+
+Images are taken a block at a time, so that those of a stream are not all in memory at once.
 """
 
 import json
@@ -13,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from multiprocessing.connection import Connection, wait
 
 import numpy as np
@@ -24,7 +27,7 @@ from calibre.data.formats.images import PRINT, Block, decode_block
 from calibre.errors import UserError
 
 BLOCK = 512  # images that are decoded together, at most
-BLOCK_BYTES = 2**24  # of decoded images, at most
+BLOCK_BYTES = 2**24  # of a block at most, decoded or not; one image may have more
 AHEAD = 3  # blocks per process that may wait for an earlier one
 WORTH_PROCESSES = 1.0  # seconds that decoding must take in one process
 PER_IMAGE, PER_BYTE = 2e-4, 3e-8  # seconds, about: to open an image, to decode a compressed byte
@@ -32,15 +35,21 @@ PER_IMAGE, PER_BYTE = 2e-4, 3e-8  # seconds, about: to open an image, to decode 
 Shape = tuple[int, int, int]
 
 
-def decode(images: Sequence[EncodedImage], shape: Shape) -> Iterator[Block]:
+def decode(images: Iterable[EncodedImage], shape: Shape) -> Iterator[Block]:
     """Blocks of decoded images, in order."""
-    size = block_size(shape)
-    blocks = [images[start : start + size] for start in range(0, len(images), size)]
-    helpers = min(_cores(), len(blocks))
-    if helpers < 2 or _seconds(images) < WORTH_PROCESSES:
+    blocks = _blocks(images, block_size(shape))
+    first: list[list[EncodedImage]] = []
+    seconds = 0.0
+    for block in blocks:
+        first.append(block)
+        seconds += _seconds(block)
+        if seconds >= WORTH_PROCESSES and len(first) > 1:
+            break
+    blocks = chain(first, blocks)
+    if _cores() < 2 or len(first) < 2 or seconds < WORTH_PROCESSES:
         yield from (decode_block(block, shape) for block in blocks)
     else:
-        yield from _decode_in_processes(blocks, shape, helpers)
+        yield from _decode_in_processes(blocks, shape, _cores())
 
 
 def block_size(shape: Shape) -> int:
@@ -48,30 +57,48 @@ def block_size(shape: Shape) -> int:
     return max(1, min(BLOCK, BLOCK_BYTES // int(np.prod(shape))))
 
 
+def _blocks(images: Iterable[EncodedImage], size: int) -> Iterator[list[EncodedImage]]:
+    """Up to ``size`` images each, and not too many bytes: photographs take their time."""
+    block: list[EncodedImage] = []
+    room = BLOCK_BYTES
+    for image in images:
+        content = _bytes(image)
+        if block and (len(block) == size or content > room):
+            yield block
+            block, room = [], BLOCK_BYTES
+        block.append(image)
+        room -= content
+    if block:
+        yield block
+
+
 def _decode_in_processes(
-    blocks: Sequence[Sequence[EncodedImage]], shape: Shape, count: int
+    blocks: Iterator[list[EncodedImage]], shape: Shape, processes: int
 ) -> Iterator[Block]:
     helpers: list[_Helper] = []
     try:
-        helpers += [_Helper() for _ in range(count)]
+        helpers += [_Helper() for _ in range(processes)]
         idle = list(helpers)
-        busy: dict[object, tuple[_Helper, int]] = {}
+        busy: dict[object, tuple[_Helper, int, list[EncodedImage]]] = {}
         done: dict[int, Block] = {}
-        sent = 0
-        for number in range(len(blocks)):
+        waiting = enumerate(blocks)
+        upcoming = next(waiting, None)
+        for number in count():
             while True:
                 # one block at a time: were two on their way, both sides could wait to be heard
-                while idle and sent < min(len(blocks), number + AHEAD * count):
+                while idle and upcoming and upcoming[0] < number + AHEAD * processes:
                     helper = idle.pop()
-                    helper.send(blocks[sent], shape)
-                    busy[helper.connection] = helper, sent
-                    sent += 1
-                if number in done:
+                    helper.send(upcoming[1], shape)
+                    busy[helper.connection] = helper, *upcoming
+                    upcoming = next(waiting, None)
+                if number in done or not busy:
                     break
-                for connection in wait([helper.connection for helper, _ in busy.values()]):
-                    helper, place = busy.pop(connection)
-                    done[place] = helper.receive(blocks[place], shape)
+                for connection in wait([helper.connection for helper, *_ in busy.values()]):
+                    helper, place, block = busy.pop(connection)
+                    done[place] = helper.receive(block, shape)
                     idle.append(helper)
+            if number not in done:
+                return
             yield done.pop(number)
     finally:
         for helper in helpers:
@@ -136,16 +163,16 @@ class _Helper:
 
 def _seconds(images: Sequence[EncodedImage]) -> float:
     """About how long one process would take."""
-    some = images[:: -(-len(images) // 64)]
-    sizes = [
-        len(image.content)
-        if isinstance(image.content, bytes)
-        else os.path.getsize(image.content)
-        if os.path.isfile(image.content)
-        else 0
-        for image in some
-    ]
-    return len(images) * (PER_IMAGE + PER_BYTE * sum(sizes) / len(sizes))
+    return len(images) * PER_IMAGE + sum(map(_bytes, images)) * PER_BYTE
+
+
+def _bytes(image: EncodedImage) -> int:
+    if isinstance(image.content, bytes):
+        return len(image.content)
+    try:
+        return os.stat(image.content).st_size
+    except OSError:  # why, the decoder finds out
+        return 0
 
 
 def _cores() -> int:

@@ -5,7 +5,7 @@ import io
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,7 +18,6 @@ from calibre.errors import UserError
 
 MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 2**26  # a file of a few bytes can claim to hold any number
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
-SAMPLE = 1_000  # headers that a survey reads
 LARGEST = 64  # pixels that we choose, where sizes differ: what a CPU trains in minutes
 PRINT = "V16"  # a hash of an image's pixels
 
@@ -68,13 +67,13 @@ class Block:
     changes: Counter[str] = field(default_factory=Counter)
 
 
-def survey(images: Sequence[EncodedImage]) -> Survey:
-    """From the headers of up to 1,000 images, spread evenly; unreadable ones do not count."""
+def survey(images: Iterable[EncodedImage], count: int) -> Survey:
+    """From the headers of some of ``count`` images; unreadable ones do not count."""
     sizes: Counter[tuple[int, int]] = Counter()
     colour = False
     problem = ""
     with _own_words():
-        for image in images[:: -(-len(images) // SAMPLE)]:
+        for image in images:
             try:
                 with opened(image) as picture:
                     turned = "exif" in picture.info and _orientation(picture) in SIDEWAYS
@@ -83,7 +82,7 @@ def survey(images: Sequence[EncodedImage]) -> Survey:
             except UnreadableError as error:
                 problem = problem or f"{image.name} {error}"
     if not sizes:
-        raise UserError(f"none of the {len(images):,} images can be read: {problem}")
+        raise UserError(f"none of the {count:,} images can be read: {problem}")
     return Survey(sizes, colour)
 
 

@@ -3,15 +3,23 @@
 An image is a struct of ``bytes`` and ``path``, or binary, or the path of a file relative to the
 parquet file. In a folder, files named train... and test... are those parts. (The cache notices
 changes of parquet files, not of image files that they point to.)
+
+Labels and owners are read at once; images stay in their file until somebody comes to them.
 """
 
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from calibre.data.formats import Raw
+import numpy as np
+import numpy.typing as npt
+
+from calibre.data.formats import EncodedImage, Raw
 from calibre.data.formats.table import (
     IMAGE_NAMES,
     PARTS,
@@ -19,11 +27,38 @@ from calibre.data.formats.table import (
     Row,
     assemble,
     choose_columns,
+    read_image,
     read_row,
 )
 from calibre.errors import UserError
 
 PART = re.compile(r"(train|test)(?![a-z])")
+BATCH, BATCH_BYTES = 512, 2**22  # images, and about how many bytes of them, in memory at a time
+BUFFER = 2**20  # bytes read of a file at a time; without it, a row group: often the whole file
+
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The images of parquet files, row by row."""
+
+    files: tuple[Path, ...]
+    lengths: tuple[int, ...]  # rows of each file
+    column: str
+    rows: Rows  # those that count, in the order of the files
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, places: Rows) -> "Stored":
+        return replace(self, rows=self.rows[places])
+
+    def __iter__(self) -> Iterator[EncodedImage]:
+        ends = accumulate(self.lengths, initial=0)
+        for path, (start, end) in zip(self.files, pairwise(ends), strict=True):
+            if len(here := _between(self.rows, start, end)):
+                yield from _images(path, self.column, here)
 
 
 def parquet_files(place: Path) -> list[Path]:
@@ -48,13 +83,19 @@ def read(
         _image_columns(schema),
         _label_columns(schema),
     )
-    rows = (
-        row
-        for part, members in zip(PARTS, _parts(place, files), strict=True)
-        for file in members
-        for row in _rows(file, columns, part)
+    members = [
+        (file, _rows(file, columns, part))
+        for part, files in zip(PARTS, _parts(place, files), strict=True)
+        for file in files
+    ]
+    rows = [row for _, found in members for row in found]
+    images = Stored(
+        tuple(file for file, _ in members),
+        tuple(len(found) for _, found in members),
+        columns.image,
+        np.arange(len(rows)),
     )
-    return assemble(place, rows, classes or _hugging_face_classes(schema, columns.label))
+    return assemble(place, rows, images, classes or _hugging_face_classes(schema, columns.label))
 
 
 def _parts(place: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -73,17 +114,43 @@ def _parts(place: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
     return [f for f in files if found[f] == "train"], [f for f in files if found[f] == "test"]
 
 
-def _rows(path: Path, columns: Columns, part: str) -> Iterator[Row]:
-    import pyarrow as pa
-
-    names = columns.names
-    try:
+def _rows(path: Path, columns: Columns, part: str) -> list[Row]:
+    names = columns.about
+    with _reading(path, *names):
         table = _open(path).read(columns=names)
         values = [table.column(name).to_pylist() for name in names]
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise UserError(f"{path}: columns {', '.join(names)} cannot be read: {error}") from error
-    for number, row in enumerate(zip(*values, strict=True)):
-        yield read_row(path, number, columns, row, part)
+    return [
+        read_row(path, number, columns, dict(zip(names, row, strict=True)), part)
+        for number, row in enumerate(zip(*values, strict=True))
+    ]
+
+
+def _images(path: Path, column: str, rows: Rows) -> Iterator[EncodedImage]:
+    """The images in ``rows`` of one file; row groups without any are not read."""
+    file = _open(path)
+    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    ends = accumulate((group.num_rows for group in groups), initial=0)
+    for number, (start, end) in enumerate(pairwise(ends)):
+        wanted = _between(rows, start, end)
+        if not len(wanted):
+            continue
+        each = groups[number].total_byte_size / (end - start)  # bytes of a row
+        size = max(1, min(BATCH, int(BATCH_BYTES / max(each, 1))))
+        first = 0
+        with _reading(path, column):
+            for batch in file.iter_batches(size, row_groups=[number], columns=[column]):
+                values = batch.column(0)
+                for row in _between(wanted, first, first + len(batch)).tolist():
+                    yield read_image(path, start + first + row, column, values[row].as_py())
+                first += len(batch)
+                if first > wanted[-1]:
+                    break
+
+
+def _between(rows: Rows, start: int, end: int) -> Rows:
+    """Those from ``start`` to before ``end``, counted from there; ``rows`` ascend."""
+    first, last = np.searchsorted(rows, (start, end))
+    return rows[first:last] - start
 
 
 def _open(path: Path) -> Any:
@@ -91,9 +158,20 @@ def _open(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read as a parquet file: {error}") from error
+
+
+@contextmanager
+def _reading(path: Path, *columns: str) -> Iterator[None]:
+    """What goes wrong inside is told of these columns."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise UserError(f"{path}: columns {', '.join(columns)} cannot be read: {error}") from error
 
 
 def _image_columns(schema: Any) -> list[str]:

@@ -5,14 +5,14 @@ is an unlabelled image; a column ``split`` says ``train`` or ``test``.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibre.data.formats import EncodedImage, Part, Raw, number_classes
+from calibre.data.formats import Encoded, EncodedImage, Part, Raw, number_classes, pick
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 
@@ -33,15 +33,15 @@ class Columns:
     split: str | None
 
     @property
-    def names(self) -> list[str]:
-        return [name for name in (self.image, self.label, self.client, self.split) if name]
+    def about(self) -> list[str]:
+        """All but the images."""
+        return [name for name in (self.label, self.client, self.split) if name]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One image of a table."""
+    """What a table says of an image."""
 
-    image: EncodedImage
     label: Any  # None: unlabelled
     client: str | None
     part: str = "train"
@@ -90,15 +90,13 @@ def _choose(
     return wanted or (likely[0] if likely else None)
 
 
-def read_row(path: Path, number: int, columns: Columns, values: Sequence[Any], part: str) -> Row:
-    """A row of values, in the order of ``columns.names``; number it as the user's editor does."""
-    row = dict(zip(columns.names, values, strict=True))
-    for name in (columns.image, columns.client, columns.split):
-        if name and row[name] in (None, ""):
-            raise UserError(
-                f"{path}: row {number} has nothing in column '{name}'; fill it in or take the row "
-                "away"
-            )
+def read_row(
+    path: Path, number: int, columns: Columns, row: Mapping[str, Any], part: str = "train"
+) -> Row:
+    """A row by column, its image not looked at; number it as the user's editor does."""
+    for name in (columns.client, columns.split):
+        if name:
+            _check_filled(path, number, name, row[name])
     if columns.split:
         part = str(row[columns.split]).strip().lower()
         if part not in PARTS:
@@ -112,12 +110,31 @@ def read_row(path: Path, number: int, columns: Columns, values: Sequence[Any], p
             f"{path}: row {number} is a test image with nothing in column '{columns.label}': "
             "nothing can be scored on it; fill it in or take the row away"
         )
-    return Row(
-        _encoded(path, number, row[columns.image]),
-        label,
-        str(row[columns.client]) if columns.client else None,
-        part,
-    )
+    return Row(label, str(row[columns.client]) if columns.client else None, part)
+
+
+def read_image(path: Path, number: int, column: str, value: Any) -> EncodedImage:
+    """What a row holds in its image column: bytes, the path of a file, or a struct of both."""
+    _check_filled(path, number, column, value)
+    content = (value["bytes"] or value.get("path")) if isinstance(value, dict) else value
+    if content is None:
+        raise UserError(f"{path}: row {number} has neither image bytes nor a path")
+    if isinstance(content, str):
+        return EncodedImage(f"{path} row {number}: {content}", str(path.parent / content))
+    if not isinstance(content, bytes):
+        raise UserError(
+            f"{path}: row {number} has {type(content).__name__} in column '{column}': an image is "
+            "bytes or the path of a file"
+        )
+    return EncodedImage(f"{path} row {number}", content)
+
+
+def _check_filled(path: Path, number: int, column: str, value: Any) -> None:
+    if value is None or value == "":
+        raise UserError(
+            f"{path}: row {number} has nothing in column '{column}'; fill it in or take the row "
+            "away"
+        )
 
 
 def _label(value: Any) -> Any:
@@ -127,38 +144,33 @@ def _label(value: Any) -> Any:
     return None if value == "" else value
 
 
-def _encoded(path: Path, number: int, image: Any) -> EncodedImage:
-    content = image
-    if isinstance(image, dict):
-        content = image["bytes"] or image.get("path")
-    if content is None:
-        raise UserError(f"{path}: row {number} has neither image bytes nor a path")
-    if isinstance(content, str):
-        return EncodedImage(f"{path} row {number}: {content}", str(path.parent / content))
-    return EncodedImage(f"{path} row {number}", content)
+def assemble(
+    place: Path, rows: Sequence[Row], images: Encoded, classes: tuple[str, ...] | None = None
+) -> Raw:
+    """The parts of a table; ``images`` has one for each row, and is not read.
 
-
-def assemble(place: Path, rows: Iterable[Row], classes: tuple[str, ...] | None = None) -> Raw:
-    """``classes`` names integer labels; without it the labels name themselves."""
-    parts: dict[str, list[Row]] = {"train": [], "test": [], "unlabelled": []}
-    for row in rows:
-        parts["unlabelled" if row.label is None else row.part].append(row)
-    if not parts["train"]:
+    ``classes`` names integer labels; without it the labels name themselves.
+    """
+    places: dict[str, list[int]] = {"train": [], "test": [], "unlabelled": []}
+    for number, row in enumerate(rows):
+        places["unlabelled" if row.label is None else row.part].append(number)
+    if not places["train"]:
         raise UserError(f"{place} holds no training images with a label")
-    known = [[row.label for row in parts[part]] for part in PARTS]
+    known = [[rows[i].label for i in places[part]] for part in PARTS]
     classes, labels = number_classes(place, *known, classes=classes)
-    nothing = np.full(len(parts["unlabelled"]), UNLABELLED, np.int64)
+    nothing = np.full(len(places["unlabelled"]), UNLABELLED, np.int64)
+    owned = rows[0].client is not None
     train, test, unlabelled = (
         Part(
-            [row.image for row in part],
+            pick(images, np.array(part, np.intp)),
             part_labels,
-            None if parts["train"][0].client is None else [str(row.client) for row in part],
+            [str(rows[i].client) for i in part] if owned else None,
         )
-        for part, part_labels in zip(parts.values(), [*labels, nothing], strict=True)
+        for part, part_labels in zip(places.values(), [*labels, nothing], strict=True)
     )
     return Raw(
         classes,
         train,
-        test if parts["test"] else None,
-        unlabelled if parts["unlabelled"] else None,
+        test if places["test"] else None,
+        unlabelled if places["unlabelled"] else None,
     )
