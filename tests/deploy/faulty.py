@@ -19,11 +19,12 @@ class Faulty(FedRep):
     name: str = "tests.deploy.faulty:Faulty"
     signs: str = ""
     slow: float = 0.0  # seconds
+    sound: bool = False  # nothing goes wrong by itself
 
     def local_update(self, server, personal, site):
         Path(self.signs, f"{site.client}-{server.round}-{os.getpid()}").touch()
         update = super().local_update(server, personal, site)
-        if site.client != 1:
+        if self.sound or site.client != 1:
             return update
         model = update.shared["model"]
         name = next(iter(model))

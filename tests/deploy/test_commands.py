@@ -73,6 +73,23 @@ def test_mistakes_are_told_in_words_and_leave_nothing_behind(case, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+NEED_FLOWER = [
+    ["deploy", "keys", "keys"], ["deploy", "start", "keys"], ["deploy", "run"],
+    ["site", "check", "site.toml"], ["site", "start", "site.toml"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", NEED_FLOWER, ids=" ".join)
+def test_without_flower_every_command_says_what_to_install(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # as a package that is not there: it is neither found nor imported
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    error = calibre(*arguments).exception
+    assert isinstance(error, UserError)
+    assert str(error) == "Flower is not installed: pip install calibre-fl[flower]"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_site_without_connection_or_keys_cannot_start(tmp_path):
     write_folders(tmp_path, ["anna"])
     with pytest.raises(UserError, match=r"has no \[connection\]"):

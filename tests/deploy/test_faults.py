@@ -1,5 +1,6 @@
 """Sites and coordinators that fail, as real processes: the others go on, and nothing is lost."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from calibre.engine import events
 from calibre.experiment import read
 from tests.deploy.folders import write_folders, write_site
 from tests.deploy.machines import Machines
+from tests.deploy.relay import Relay
 
 OWNERS = ("anna", "bert", "carl")
 SETTINGS = (
@@ -24,14 +26,15 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def federation(machines, *changes):
-    """A coordinator and its sites, up and known to each other."""
-    place, port = machines.place, launch.free_port()
+def federation(machines, *changes, port=None, relay=None):
+    """A coordinator and its sites, started; ``relay`` is between carl and the coordinator."""
+    place, port = machines.place, port or launch.free_port()
     (place / "signs").mkdir()
     write_folders(place, OWNERS)
     machines.say(f"calibre-fl deploy keys keys --port {port} --site anna --site bert --site carl")
     for owner in OWNERS:
-        write_site(place, owner, port, keys=place / "keys")
+        near = relay.port if relay and owner == "carl" else port
+        write_site(place, owner, near, keys=place / "keys")
     experiment = read(None, [*SETTINGS, f"method.signs={place / 'signs'}", *changes])
     (place / "experiment.toml").write_text(experiment.to_toml())
     machines.start("keys", "calibre-fl deploy start keys")
@@ -88,6 +91,11 @@ def test_bad_answers_a_slow_site_and_a_killed_one_are_left_out_and_named(tmp_pat
         assert "rounds missed" in machines.log("run")
 
 
+def clients(folder):
+    with open(folder / "clients.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def failures(place):
     return [e for e in events.read(place / "run" / "events.jsonl") if e["event"] == "failure"]
 
@@ -112,22 +120,31 @@ def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
 
 @pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason="minutes: CALIBRE_ALL_TESTS=1")
 @pytest.mark.slow
-def test_a_site_whose_network_is_cut_for_half_a_minute_comes_back(tmp_path):
-    """Its SuperNode stands still, connections and all, and then goes on."""
-    with Machines(tmp_path) as machines:
-        federation(machines, "training.rounds=6", "engine.quorum=0.3")
+def test_a_site_whose_network_is_cut_for_half_a_minute_is_counted_and_comes_back(tmp_path):
+    """Cut while it trains: every connection is dropped and none is let through, then they are."""
+    port, deadline = launch.free_port(), unhurried()
+    with Machines(tmp_path) as machines, Relay(port) as relay:
+        federation(
+            machines, "training.rounds=6", "engine.quorum=0.3", f"engine.deadline={deadline}",
+            "method.sound=true", port=port, relay=relay,
+        )  # fmt: skip
         machines.start("run", RUN)
-        machines.wait("round 5", lambda: begun(tmp_path, 2, 4))
-        node = psutil.Process(machines.running["carl"].pid)
-        node.suspend()
-        try:
-            machines.wait("half a minute", passed(30))
-        finally:
-            node.resume()
+        machines.wait("round 2", lambda: begun(tmp_path, 2, 1))
+        relay.cut()
+        machines.wait("half a minute", passed(30))
+        relay.restore()
         machines.wait("the end", lambda: machines.running["run"].poll() is not None)
         assert machines.running["run"].returncode == 0, machines.logs()
-        assert sorted(rounds_done(tmp_path)) == [1, 2, 3, 4, 5, 6]
-        assert "2" in rounds_done(tmp_path)[6]
+        done = rounds_done(tmp_path)
+        assert sorted(done) == [1, 2, 3, 4, 5, 6]
+        assert "2" in done[1]
+        assert "2" not in done[2]
+        assert "2" in done[6]
+        table = missed(tmp_path / "run")
+        assert table.keys() == {"carl"}
+        assert table["carl"]["rounds"] == [round_ for round_ in done if "2" not in done[round_]]
+        assert "rounds missed" in machines.log("run")
+        assert [row["name"] for row in clients(tmp_path / "run")] == list(OWNERS)
 
 
 def passed(seconds):

@@ -4,11 +4,12 @@ import json
 import shutil
 
 import pytest
+from flwr.app import Context, RecordDict
 
 from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.deploy.messages import text_of
-from calibre.deploy.server import coordinate
+from calibre.deploy.server import coordinate, main
 from calibre.deploy.site import leaves, own_data, read_site, report
 from calibre.engine import events, rounds
 from calibre.errors import UserError
@@ -134,7 +135,7 @@ def test_nothing_but_the_shared_tensors_and_counts_leaves_a_site(place):
     assert words == {
         "query": {"version", "site", "share"},
         "train": {"samples", "weight", "report", "began", "seconds"},
-        "evaluate": {"accuracy"},
+        "evaluate": {"accuracy", "problem"},
     }
 
 
@@ -201,3 +202,22 @@ def test_at_the_start_sites_must_agree_on_the_shape_of_an_image(place):
     with pytest.raises(UserError, match=r"'bert' has images of \[12, 12, 1\], the others of \[8,"):
         coordinate(grid, asked, place / "run", lambda event: None, patience=5)
     assert not (place / "run").exists()
+
+
+def test_who_is_waited_for_is_written_where_the_run_is_followed(place):
+    file = place / "experiment.toml"
+    file.write_text(experiment(place, "method.name=fedavg", "engine.sites=2").to_toml())
+    (place / "run").mkdir()
+    asked = {"experiment": str(file), "out": str(place / "run"), "patience": 0.0}
+    context = Context(1, 1, {}, RecordDict(), asked)
+    with pytest.raises(UserError, match="1 of 2 sites"):
+        main(LocalGrid(nodes(place, OWNERS[:1])), context)
+    (warning,) = events.read(place / "run" / "events.jsonl")
+    assert warning == {"event": "warning", "text": "1 of 2 sites are here; waiting"}
+    assert "1 of 2 sites" in json.loads((place / "run" / "flower.json").read_text())["message"]
+
+
+def test_a_function_of_the_sites_own_may_read_its_images(place):
+    file = place / "anna" / "site.toml"
+    file.write_text('name = "a"\n[data]\nsource = "our_images:read"\n')
+    assert read_site(file).data.source == "our_images:read"

@@ -8,7 +8,8 @@ import torch
 
 from calibre.data.sources import load as load_pool
 from calibre.engine import rounds
-from calibre.engine.delivery import Delivery, parts
+from calibre.engine.delivery import Delivery
+from calibre.engine.packing import parts
 from calibre.errors import UserError
 from calibre.experiment import NetworkSettings, read
 from calibre.methods.apfl import Mixture
@@ -169,6 +170,13 @@ def test_a_run_folder_that_lost_a_file_says_so(copy, lost, message):
     (copy / lost).unlink()
     with pytest.raises(UserError, match=message):
         Delivery(copy).bundle(3)
+
+
+def test_a_run_of_sites_has_no_bundles_to_make(copy):
+    toml = (copy / "experiment.toml").read_text()
+    (copy / "experiment.toml").write_text(toml.replace('"embedded"', '"flower"'))
+    with pytest.raises(UserError, match="each site's bundle is in its own state folder"):
+        Delivery(copy)
 
 
 def test_other_images_than_the_runs_are_refused(copy):

@@ -26,12 +26,14 @@ from calibre.deploy.site import SiteStore, in_federation, own_data, read_site, r
 from calibre.engine.devices import Machine, main_device
 from calibre.engine.host import Host
 from calibre.engine.jobs import METHOD
+from calibre.engine.packing import Scored, making
 from calibre.engine.worker import describe, perform
 from calibre.engine.workers import one_thread
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import ServerState
+from calibre.personal.assemble import assemble
 from calibre.settings import validate
 from calibre.tensors import check_like, grouped, prefixed
 
@@ -63,9 +65,14 @@ def work(message: Message, context: Context) -> RecordDict:
         told, tensors = perform(host, state, request.kind, request.role, list(request.clients))
     if request.kind == "update":
         return messages.write(Updated(**told), pack(tensors, request.half))
+    problem = ""
     if request.role == METHOD:
         _keep_model(store.folder, host.experiment, state)
-    return messages.write(Personalized(**told))
+        if site_file := context.node_config.get("site"):
+            (client,) = request.clients
+            accuracy = told["accuracy"][str(client)]
+            problem = _keep_bundle(host, store, state, str(site_file), client, accuracy)
+    return messages.write(Personalized(**told, problem=problem))
 
 
 def _state(host: Host, request: Request, message: Message) -> ServerState:
@@ -125,6 +132,35 @@ def _keep_model(folder: Path, experiment: Experiment, state: ServerState) -> Non
     """The encoder beside the personal heads: the site can go on without the coordinator."""
     write_atomic(folder / "experiment.toml", experiment.to_toml())
     write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
+
+
+def _keep_bundle(
+    host: Host, store: SiteStore, state: ServerState, file: str, client: int, accuracy: float
+) -> str:
+    """The site's own bundle beside its model; why there is none, for a score counts without it.
+
+    The card leaves out what only the coordinator knows: how the others do, and the floors.
+    """
+    experiment = host.experiment
+    facts = {
+        "run": {"experiment": experiment.hash(), "seed": experiment.seed, "rounds": state.round},
+        # the images are the site's own, however the coordinator would have shared others out
+        "settings": experiment.model_dump(mode="json", exclude={"data", "federation"}),
+    }
+    try:
+        own = store.clients.load_personal(client)
+        assert own is not None  # it was written when it was scored
+        novel = client >= host.federation.training
+        scored = Scored(client, read_site(Path(file)).name, novel, accuracy, own)
+        cpu = Host(
+            experiment, host.pool, host.federation, store, torch.device("cpu"), host.normalization
+        )
+        with one_thread():
+            assemble(making(cpu, state, scored, facts)).save(store.folder / "bundle")
+    except Exception as error:
+        log.error(traceback.format_exc())
+        return describe(error)[:2000]
+    return ""
 
 
 def _answer(job: Callable[[], RecordDict], message: Message) -> Message:

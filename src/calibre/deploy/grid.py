@@ -193,6 +193,7 @@ class GridWorkers:
         deadline = self.experiment.engine.deadline
         queue = list(reversed(parts))
         waiting: dict[str, tuple[Part, float]] = {}  # message id -> part, time of sending
+        pause = POLL[0]
         while queue or waiting:
             while queue and may_go(queue[-1]):
                 part = queue.pop()
@@ -204,13 +205,17 @@ class GridWorkers:
                     yield part, "its site could not be reached"
                     continue
                 waiting[sent[0]] = part, time.monotonic()
-            for reply in pulled(self.nodes.grid, list(waiting)):
+            replies = list(self.nodes.grid.pull_messages(list(waiting))) if waiting else []
+            pause = POLL[0] if replies else min(2 * pause, POLL[1])
+            for reply in replies:
                 if answered := waiting.pop(reply.metadata.reply_to_message_id, None):
                     yield answered[0], reply
             for id_, (part, sent_at) in list(waiting.items()):
                 if deadline is not None and time.monotonic() - sent_at > deadline:
                     del waiting[id_]
                     yield part, f"no answer within {deadline:g} s (engine.deadline)"
+            if waiting and not replies:
+                time.sleep(pause)
 
     def _update(self, job: Job, reply: Message | str, expected: Tensors) -> Outcome:
         try:
@@ -230,10 +235,12 @@ class GridWorkers:
         for part, reply in answers.items():
             asked = [str(client) for client in part.clients]
             try:
-                told = _read(Personalized, reply).accuracy
-                if sorted(told) != sorted(asked):
+                told = _read(Personalized, reply)
+                if sorted(told.accuracy) != sorted(asked):
                     raise ValueError("it answers for other clients than it was asked for")
-                accuracy |= told
+                accuracy |= told.accuracy
+                if told.problem:
+                    self.nodes.warn(f"client {asked[0]} has no bundle at its site: {told.problem}")
             except ValueError as problem:
                 missing |= dict.fromkeys(asked, str(problem))
         return Outcome(job, {"accuracy": accuracy, "missing": missing})
@@ -257,16 +264,3 @@ def fields_of(reply: Message) -> dict[str, Any]:
     if "error" in fields:
         raise _SiteError(messages.read(messages.Failed, fields).error)
     return fields
-
-
-def pulled(grid: Grid, ids: Sequence[str]) -> list[Message]:
-    """Replies to these messages, of which there is at least one, or none after a short while."""
-    if not ids:
-        return []
-    pause = POLL[0]
-    while pause < POLL[1]:
-        if replies := list(grid.pull_messages(ids)):
-            return replies
-        time.sleep(pause)
-        pause *= 2
-    return []

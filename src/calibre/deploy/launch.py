@@ -25,7 +25,7 @@ from calibre.files import write_atomic
 
 CONNECTION = "calibre"  # what the coordinator's SuperLink is called in Flower's configuration
 START_SECONDS = 60.0
-ALIVE_SECONDS = 30.0  # between looks whether the coordinator is still there
+ALIVE_SECONDS = 60.0  # between looks whether the coordinator is still there
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -176,18 +176,35 @@ def tail(log: Path, lines: int = 8) -> str:
 
 def submit(app: Path, home: Path, log: Path, more: Sequence[str] = ()) -> str:
     """``flwr run``: the run's number."""
-    command = [program("flwr"), "run", str(app), CONNECTION, "--format", "json", *more]
-    done = subprocess.run(  # noqa: S603
-        command, env=environment(home), capture_output=True, text=True
-    )
+    arguments = ["run", str(app), CONNECTION, "--format", "json", *more]
+    done = flwr(arguments, home)
     with open(log, "a") as file:
-        file.write(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n")
+        file.write(f"$ flwr {' '.join(arguments)}\n{done.stdout}{done.stderr}\n")
     try:
-        answer = json.loads(done.stdout[done.stdout.index("{") :])
-        return str(answer["run-id"])
+        return str(_answer(done)["run-id"])
     except (ValueError, KeyError):
         said = (done.stderr or done.stdout)[-2000:]
         raise UserError(f"flwr run failed (see {log}):\n{said}") from None
+
+
+def is_running(run: str, home: Path) -> bool:
+    """Whether a run is still going on, as Flower has it."""
+    done = flwr(["list", CONNECTION, "--run-id", run, "--format", "json"], home)
+    try:
+        return not str(_answer(done)["runs"][0]["status"]).startswith("finished")
+    except (ValueError, KeyError, IndexError):
+        return done.returncode == 0
+
+
+def flwr(arguments: Sequence[str], home: Path) -> subprocess.CompletedProcess[str]:
+    """Flower's own command."""
+    return subprocess.run(  # noqa: S603
+        [program("flwr"), *arguments], env=environment(home), capture_output=True, text=True
+    )
+
+
+def _answer(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout[done.stdout.index("{") :])
 
 
 def identity(file: Path) -> int | None:

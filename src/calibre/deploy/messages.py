@@ -17,6 +17,7 @@ LONGEST = 2**20  # characters of one message's text
 LONGEST_NAME = 200
 
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+Reason = Annotated[str, Field(max_length=2000)]
 Share = tuple[Count, Positive]  # (i, n): one of n nodes that share an experiment's clients out
 
 
@@ -86,12 +87,13 @@ class Personalized(Settings):
     """How well each client's personal model does on the client's own test images."""
 
     accuracy: dict[str, Fraction]
+    problem: Reason = ""  # why the site could not make a bundle of its model, though it has one
 
 
 class Failed(Settings):
     """Why there is no answer. The traceback stays at the site: it may tell of the data."""
 
-    error: Annotated[str, Field(max_length=2000)]
+    error: Reason
 
 
 Record = TypeVar("Record", bound=Settings)

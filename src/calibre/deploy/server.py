@@ -22,7 +22,7 @@ from calibre.data.sources import load as load_pool
 from calibre.deploy import roster as rosters
 from calibre.deploy.grid import GridWorkers, Nodes
 from calibre.deploy.roster import Roster
-from calibre.engine.events import Emit
+from calibre.engine.events import Emit, to_all
 from calibre.engine.host import Host
 from calibre.engine.jobs import METHOD
 from calibre.engine.rounds import Run, keep
@@ -158,6 +158,17 @@ def _method(experiment: Experiment) -> Method:
     return cast(Method, experiment.method)
 
 
+def _warnings_to(file: Path) -> Emit:
+    """Who is waited for or refused, to be followed with the events that the run writes itself."""
+
+    def emit(event: dict[str, Any]) -> None:
+        if event["event"] == "warning":
+            with open(file, "a", encoding="utf-8") as log:
+                log.write(json.dumps(event) + os.linesep)
+
+    return emit
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run by Flower; the outcome is left in the run folder for whoever started it."""
@@ -169,7 +180,8 @@ def main(grid: Grid, context: Context) -> None:
     ended = {"run": str(context.run_id), "ended": "stopped", "message": ""}
     try:
         with LiveView(Console(width=120, force_terminal=False)) as view:
-            coordinate(grid, experiment, folder, view, float(config.get("patience", 600)))
+            emit = to_all(view, _warnings_to(folder / "events.jsonl"))
+            coordinate(grid, experiment, folder, emit, float(config.get("patience", 600)))
         ended["ended"] = "done"
     except UserError as error:
         ended["message"] = str(error)

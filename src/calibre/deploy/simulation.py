@@ -18,8 +18,10 @@ def simulate(experiment: Experiment, folder: Path, emit: Emit) -> dict[str, Any]
     The nodes share the run folder, where clients keep what they keep: on several machines it must
     lie on storage that all of them see.
     """
+    superlink = launch.program("flower-superlink")
     folder = folder.resolve()
     work = folder / "flower"
+    home = work / "home"
     work.mkdir(parents=True, exist_ok=True)
     cores = len(os.sched_getaffinity(0))
     nodes = experiment.engine.sites or cores
@@ -32,22 +34,22 @@ def simulate(experiment: Experiment, folder: Path, emit: Emit) -> dict[str, Any]
     }  # fmt: skip
     launch.write_app(work / "app", settings)
     port, log, outcome = launch.free_port(), work / "superlink.log", folder / "flower.json"
-    launch.write_connection(work / "home", f"127.0.0.1:{port}", None)
+    launch.write_connection(home, f"127.0.0.1:{port}", None)
     outcome.unlink(missing_ok=True)
     events = folder / "events.jsonl"
     before = launch.identity(events)
     command = [
-        launch.program("flower-superlink"), "--insecure", "--simulation", "--port", str(port),
+        superlink, "--insecure", "--simulation", "--port", str(port),
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
-    with launch.running(command, work / "home", log) as superlink:
-        launch.wait_for_port(port, superlink, log)
+    with launch.running(command, home, log) as link:
+        launch.wait_for_port(port, link, log)
         resources = (
             f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={cores} "
             "init-args-log-to-driver=false"
         )
-        launch.submit(work / "app", work / "home", log, ["--federation-config", resources])
-        ended = launch.follow(events, before, outcome, lambda: superlink.poll() is None, emit)
+        run = launch.submit(work / "app", home, log, ["--federation-config", resources])
+        ended = launch.follow(events, before, outcome, lambda: launch.is_running(run, home), emit)
     if ended["ended"] != "done":
         raise UserError(f"{ended['message']}\n(the log of Flower: {log})")
     metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())

@@ -16,7 +16,6 @@
 Paths are relative to the file.
 """
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from calibre.deploy.messages import Facts, Name, SiteReport
 from calibre.engine.store import ClientStore
 from calibre.errors import UserError
 from calibre.experiment import DataSettings, Experiment
+from calibre.files import read_toml
 from calibre.settings import Settings, validate
 
 
@@ -57,23 +57,24 @@ class SiteSettings(Settings):
 
 def read_site(path: Path) -> SiteSettings:
     """The settings of a site's file, with paths made absolute."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a TOML file: {error}") from None
+    values = read_toml(path)
     home = path.resolve().parent
     values.setdefault("state", "state")
     for key in ("unlabelled", "state"):
         _anchor(values, key, home)
-    if isinstance(data := values.get("data"), dict) and data.get("source") not in KNOWN:
+    if isinstance(data := values.get("data"), dict) and _is_place(data.get("source"), home):
         _anchor(data, "source", home)
     if isinstance(connection := values.get("connection"), dict):
         for key in ("root_certificates", "private_key"):
             _anchor(connection, key, home)
     settings: SiteSettings = validate(SiteSettings, values)
     return settings
+
+
+def _is_place(source: Any, home: Path) -> bool:
+    """Whether it is a file or folder: no known data set, no ``module:function``."""
+    name = str(source)
+    return name not in KNOWN and (":" not in name or (home / name).exists())
 
 
 def _anchor(values: dict[str, Any], key: str, home: Path) -> None:

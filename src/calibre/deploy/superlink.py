@@ -1,7 +1,6 @@
 """The coordinator: a SuperLink with TLS and known sites, and experiments run on it."""
 
 import json
-import subprocess
 import time
 import tomllib
 from collections.abc import Callable
@@ -40,7 +39,7 @@ def serve(keys: Path, bind: str, say: Callable[[str], None]) -> None:
 def _register_new(known: set[Path], keys: Path, log: Path, say: Callable[[str], None]) -> None:
     for key in sorted(set((keys / "sites").glob("*.pub")) - known):
         known.add(key)
-        done = _flwr(["supernode", "register", str(key), launch.CONNECTION], keys / "flwr")
+        done = launch.flwr(["supernode", "register", str(key), launch.CONNECTION], keys / "flwr")
         said = done.stdout + done.stderr
         with open(log, "a") as file:
             file.write(said)
@@ -71,9 +70,9 @@ def run_on_sites(
     home, log = keys / "flwr", work / "flwr.log"
     run = launch.submit(work / "app", home, log)
     try:
-        ended = launch.follow(events, before, outcome, lambda: _is_running(run, home), emit)
+        ended = launch.follow(events, before, outcome, lambda: launch.is_running(run, home), emit)
     except KeyboardInterrupt:
-        _flwr(["stop", run, launch.CONNECTION], home)
+        launch.flwr(["stop", run, launch.CONNECTION], home)
         raise
     if ended["ended"] != "done":
         raise UserError(f"{ended['message']}\n(the log of Flower: flwr log {run})")
@@ -95,22 +94,6 @@ def missed(folder: Path) -> dict[str, Any]:
             row["rounds"].append(event["round"])
             row["cause"] = event["cause"]
     return table
-
-
-def _is_running(run: str, home: Path) -> bool:
-    done = _flwr(["list", launch.CONNECTION, "--run-id", run, "--format", "json"], home)
-    try:
-        runs = json.loads(done.stdout[done.stdout.index("{") :])["runs"]
-        return not str(runs[0]["status"]).startswith("finished")
-    except (ValueError, KeyError, IndexError):
-        return done.returncode == 0
-
-
-def _flwr(arguments: list[str], home: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603
-        [launch.program("flwr"), *arguments],
-        env=launch.environment(home), capture_output=True, text=True,
-    )  # fmt: skip
 
 
 def _port(keys: Path) -> int:

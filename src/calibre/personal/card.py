@@ -207,11 +207,15 @@ def _outside(found: Outside) -> str:
         ]
         for row in found.tradeoff
     ]
+    strangers = (
+        f"on {found.foreign_images} images of classes that this client does not have"
+        if found.foreign_images
+        else "on no others, for none were at hand: how many strangers it catches is not known"
+    )
     return (
         f"An image farther than {found.limit:.3f} from every class is refused. Limits are set on "
         f"{found.held_out} held-out images of the client's own; the right-hand columns were "
-        f"measured on {found.own_images} own test images and on {found.foreign_images} images of "
-        "classes that this client does not have.\n\n"
+        f"measured on {found.own_images} own test images and {strangers}.\n\n"
         + _table(["own images refused: aim", "limit", "measured", "others caught"], rows)
     )
 
@@ -231,6 +235,8 @@ def _run(card: Card) -> str:
         for group, figures in card.fairness.items()
         if figures.get("clients")
     ]
+    if not rows:
+        return f"{facts}.\n\nHow it does for all its clients is known to its coordinator alone."
     heads = ["", *(name.replace("_", " ") for name in columns)]
     return f"{facts}.\n\nAccuracy over all its clients:\n\n" + _table(heads, rows)
 
