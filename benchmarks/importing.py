@@ -38,6 +38,7 @@ for start in range(0, len(paths), 512):
 # From the folder to the memory-mapped pool: listing, decoding, hashing, writing. And once more.
 IMPORT = f"""
 import json, resource, sys, time
+import calibre.rng  # brings torch, which every run loads once
 from calibre.data.sources import load
 from calibre.experiment import DataSettings
 def seconds():
