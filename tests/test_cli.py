@@ -91,12 +91,18 @@ def test_no_traceback_for_a_users_mistake(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def hear_ctrl_c():
+    """Whoever started the tests in the background has it ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path):
     folder = tmp_path / "r"
     process = subprocess.Popen(
         [sys.executable, "-m", "calibre", "run", *SETS, "--set", "training.rounds=60",
          "--set", "engine.workers=1", "--out", str(folder)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        preexec_fn=hear_ctrl_c,
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while not list(folder.glob("checkpoints/*.json")) and time.monotonic() < deadline:

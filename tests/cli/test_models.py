@@ -17,6 +17,7 @@ from calibre.experiment import read
 from tests.conftest import TINY
 from tests.engine.test_newcomer import draw
 from tests.personal.made_bundle import COLOURS, STRANGER, make_bundle, square, write_folder
+from tests.test_cli import hear_ctrl_c
 
 
 def invoke(*arguments: object):
@@ -167,6 +168,7 @@ def test_serve_answers_until_it_is_stopped(bundle):
     process = subprocess.Popen(
         [sys.executable, "-m", "calibre", "serve", str(bundle), "--port", "0"],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=hear_ctrl_c,
     )  # fmt: skip
     try:
         line = process.stderr.readline()

@@ -61,9 +61,10 @@ def test_an_unknown_encoder_is_named():
         build_encoder(problem("resnet19"))
 
 
-def test_an_encoder_of_ones_own_needs_a_feature_count():
-    with pytest.raises(UserError, match="attribute 'features'"):
-        build_encoder(problem(f"{__name__}:without_features"))
+def test_an_encoder_of_ones_own_may_say_how_long_its_vectors_are():
+    """Where it does not, a blank image tells: one of 3 x 32 x 32 numbers is as long, flattened."""
+    measured = build_encoder(problem(f"{__name__}:without_features"))
+    assert feature_count(measured) == measured(torch.zeros(2, 3, 32, 32)).shape[1] == 3 * 32 * 32
     assert feature_count(build_encoder(problem(f"{__name__}:with_features"))) == 7
 
 
