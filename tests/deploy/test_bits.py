@@ -43,3 +43,13 @@ def test_every_method_gives_the_same_bits_on_a_grid(tiny, tmp_path, method):
     metrics = on_grid(experiment, tmp_path)
     assert metrics["failures"] == 0
     assert gathered(tmp_path) == results(tmp_path / "embedded")
+
+
+def test_clipping_and_its_price_are_the_same_on_a_grid(tiny, tmp_path):
+    """Without noise, which is never the same, bits tell that sites' updates are clipped alike."""
+    private = ("privacy.clip=0.5", "privacy.noise=0", "training.rounds=2", "engine.sites=3")
+    experiment = tiny(*private)
+    embedded = rounds.run(experiment, tmp_path / "embedded")
+    metrics = on_grid(experiment, tmp_path)
+    assert metrics["privacy"] == embedded["privacy"]
+    assert gathered(tmp_path) == results(tmp_path / "embedded")

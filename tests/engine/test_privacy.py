@@ -120,6 +120,12 @@ def test_no_noise_has_no_bound_and_no_rounds_cost_nothing():
     assert epsilon(1, 0, 1e-5) == pytest.approx(0, abs=1e-9)
 
 
+def test_infinity_is_kept_out_of_json():
+    promise = spent(read(privacy={"clip": 1, "noise": 0}), 8)
+    assert promise["epsilon"] is None
+    json.dumps(promise, allow_nan=False)
+
+
 def test_a_client_is_charged_for_the_rounds_it_is_drawn_for():
     experiment = read(training={"rounds": 20, "clients_per_round": 3}, privacy={"clip": 1})
     drawn = [client for round_ in range(20) for client in select(0, round_, 8, 3)]

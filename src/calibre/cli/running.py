@@ -101,12 +101,14 @@ def _run(
     console = Console()
     console.print(result_table(metrics))
     if promise := metrics.get("privacy"):
-        console.print(
-            f"the model is ({promise['epsilon']:.3g}, {promise['delta']:g})-differentially private "
-            f"for every client; the busiest took part in {promise['rounds']} rounds",
-            highlight=False,
-            soft_wrap=True,
+        price = promise["epsilon"]
+        said = (
+            f"the model is ({price:.3g}, {promise['delta']:g})-differentially private for every "
+            f"client; the busiest took part in {promise['rounds']} rounds"
+            if price is not None
+            else "updates were clipped, but without privacy.noise no privacy is promised"
         )
+        console.print(said, highlight=False, soft_wrap=True)
     if metrics["failures"]:
         console.print(f"[yellow]{metrics['failures']} client updates failed[/]; see events.jsonl")
     for warning in metrics["warnings"]:

@@ -13,6 +13,7 @@ drawn by lot, because whoever knows the experiment knows its seed and so who was
 charged for exactly the rounds that it was drawn for, at the price of the Gaussian mechanism.
 """
 
+import math
 import secrets
 import statistics
 from collections import Counter
@@ -122,12 +123,16 @@ def most_rounds(experiment: Experiment, clients: int) -> int:
     return max(drawn.values(), default=0)
 
 
-def spent(experiment: Experiment, clients: int) -> dict[str, float]:
-    """What is promised of the whole run to the client that takes part most often."""
+def spent(experiment: Experiment, clients: int) -> dict[str, float | None]:
+    """What is promised of the whole run to the client that takes part most often.
+
+    An epsilon of None is infinite: JSON knows no infinity.
+    """
     settings = experiment.privacy
     rounds = most_rounds(experiment, clients)
+    price = epsilon(settings.noise, rounds, settings.delta)
     return {
-        "epsilon": epsilon(settings.noise, rounds, settings.delta),
+        "epsilon": price if math.isfinite(price) else None,
         "delta": settings.delta,
         "rounds": rounds,
     }
