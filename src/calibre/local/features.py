@@ -5,7 +5,9 @@ from torch import Tensor, nn
 
 from calibre.data.augment import Normalization, plain
 
-CHUNK = 256  # images at a time: keeps memory flat and the bits independent of who else is encoded
+# Images at a time: keeps memory flat and the bits independent of who else is encoded. Small enough
+# for a CPU's cache: with the small CNN a quarter faster than 256, to the same bits.
+CHUNK = 64
 
 
 @torch.no_grad()
