@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def main() -> None:
             results += measure()
     for result in results:
         result["ratio"] = round(result["ratio"], 3)
-        result |= {"met": _met(result), "commit": _commit(), "machine": platform.processor()}
+        result |= {"met": _met(result), "commit": _commit(), "machine": _machine()}
         table.add_row(
             result["name"],
             f"{result['ratio']:g}",
@@ -63,6 +64,10 @@ def _keep(results: list[dict[str, Any]]) -> None:
     known = json.loads(LATEST.read_text()) if LATEST.exists() else []
     merged = {result["name"]: result for result in [*known, *results]}
     LATEST.write_text(json.dumps(list(merged.values()), indent=2) + "\n")
+
+
+def _machine() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
 def _met(result: dict[str, Any]) -> bool:

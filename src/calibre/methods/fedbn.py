@@ -16,13 +16,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 
 from calibre.local.batches import balanced_batches
-from calibre.local.features import CHUNK
 from calibre.local.sgd import SGD
 from calibre.local.site import Site
 from calibre.methods.method import Method, Personalization, ServerState, Update
 from calibre.methods.supervised import SUPERVISED_SGD, train_classifier
 from calibre.models.network import Problem, build_classifier
 from calibre.tensors import Tensors, belongs, take
+
+BATCH = 256  # images whose statistics a newcomer averages
 
 
 class FedBN(Method):
@@ -62,7 +63,7 @@ class FedBN(Method):
         """The batch norm of a client that never trained: statistics of its own images."""
         site.load(server.model)
         if len(site.images) > 1:  # a single image has no statistics
-            chunks = site.images.split(balanced_batches(len(site.images), CHUNK))
+            chunks = site.images.split(balanced_batches(len(site.images), BATCH))
             update_bn((site.plain(chunk) for chunk in chunks), site.network)
         return take(site.network, norm_parts(site.network))
 
