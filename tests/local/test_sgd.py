@@ -1,4 +1,7 @@
 import math
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +30,43 @@ def test_plain_sgd_on_a_quadratic_follows_the_closed_form():
         parameters=[w],
     )  # fmt: skip
     assert w.item() == pytest.approx(4 * 0.9**6)  # 3 batches, twice
+
+
+def test_steps_are_those_of_torchs_own_optimizer_to_the_bit():
+    def parts():
+        made = torch.Generator().manual_seed(0)
+        return [torch.nn.Parameter(torch.randn(3, 4, generator=made)) for _ in range(3)]
+
+    def cost(step, a, b, c):  # the second part has no gradient in the first and the third step
+        return (a.sin() * c).sum() + (b.square().sum() if step % 2 else 0)
+
+    sgd = SGD(lr=0.1, momentum=0.9, weight_decay=0.01, batch=2, schedule="constant")
+    mine, theirs = parts(), parts()
+    train(
+        site(), lambda batch: {"loss": cost(batch.step, *mine)}, examples=10, epochs=1, sgd=sgd,
+        parameters=mine,
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(theirs, 0.1, momentum=0.9, weight_decay=0.01)
+    for step in range(5):
+        optimizer.zero_grad()
+        cost(step, *theirs).backward()
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_training_does_not_load_torchs_compiler():
+    program = """if True:
+        import sys
+        import torch
+        from tests.local.test_sgd import site
+        from calibre.local.sgd import SGD, train
+        w = torch.nn.Parameter(torch.zeros(1))
+        loss = lambda batch: {"loss": w.sum()}
+        train(site(), loss, examples=4, epochs=1, sgd=SGD(batch=2), parameters=[w])
+        assert w.item() < 0
+        sys.exit("torch._dynamo" in sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
 
 
 def test_gradients_can_be_changed_before_and_parameters_followed_after_each_step():

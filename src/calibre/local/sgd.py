@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.optim.sgd import sgd as step_of_sgd
 
 from calibre.local.batches import balanced_batches
 from calibre.local.site import Site
@@ -60,20 +61,18 @@ def train(
     may end the training before its time.
     """
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
-    optimizer = torch.optim.SGD(
-        chosen, sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay, foreach=True
-    )
+    velocities: list[Tensor | None] = [None] * len(chosen)
     total_epochs = site.training.rounds * epochs
     report: dict[str, float] = {}
     step = 0
     for epoch in range(epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = sgd.rate(site.round * epochs + epoch, total_epochs)
+        rate = sgd.rate(site.round * epochs + epoch, total_epochs)
         seen = 0
         report = {}
         for rows in shuffled_batches(examples, sgd.batch, site.generator("batches", epoch)):
             batch = Batch(rows, epoch, step, site.generator("views", step))
-            optimizer.zero_grad()
+            for parameter in chosen:
+                parameter.grad = None
             try:
                 with torch.autocast(site.device.type, torch.bfloat16, enabled=site.amp):
                     terms = loss(batch)
@@ -83,7 +82,7 @@ def train(
             terms["loss"].backward()
             if before_step is not None:
                 before_step()
-            optimizer.step()
+            _descend(chosen, velocities, rate, sgd)
             if after_step is not None:
                 after_step()
             for name, value in values.items():
@@ -94,6 +93,30 @@ def train(
         if stop(report):
             break
     return report
+
+
+@torch.no_grad()
+def _descend(
+    parameters: list[nn.Parameter], velocities: list[Tensor | None], rate: float, sgd: SGD
+) -> None:
+    """A step of ``torch.optim.SGD``, to the bit. Its class would load torch's compiler, a second of
+    every process; and on Flower every message has a process of its own."""
+    gradients = {i: part.grad for i, part in enumerate(parameters) if part.grad is not None}
+    moving = [velocities[i] for i in gradients]  # made by torch in the first step
+    step_of_sgd(
+        [parameters[i] for i in gradients],
+        list(gradients.values()),
+        moving,
+        foreach=True,
+        weight_decay=sgd.weight_decay,
+        momentum=sgd.momentum,
+        lr=rate,
+        dampening=0,
+        nesterov=False,
+        maximize=False,
+    )
+    for i, velocity in zip(gradients, moving, strict=True):
+        velocities[i] = velocity
 
 
 def shuffled_batches(examples: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:
