@@ -9,8 +9,6 @@ import torch
 
 from calibre.methods.fedrep import FedRep
 
-RAISES, NAN, SHAPE, SLOW = 0, 1, 2, 3  # after how many rounds, all of them at client 1
-
 
 class Faulty(FedRep):
     """``signs`` is a folder where clients leave a file when they begin a round."""
@@ -24,16 +22,17 @@ class Faulty(FedRep):
     def local_update(self, server, personal, site):
         Path(self.signs, f"{site.client}-{server.round}-{os.getpid()}").touch()
         update = super().local_update(server, personal, site)
-        if self.sound or site.client != 1:
+        if self.sound:
             return update
         model = update.shared["model"]
         name = next(iter(model))
-        if server.round == RAISES:
-            raise RuntimeError("the disk of bert is full")
-        if server.round == NAN:
-            model[name] = torch.full_like(model[name], float("nan"))
-        if server.round == SHAPE:
-            model[name] = torch.zeros(7, 7)
-        if server.round == SLOW:
-            time.sleep(self.slow)
+        match site.client, server.round:  # after so many rounds
+            case (1, 0):
+                raise RuntimeError("the disk of bert is full")
+            case (2, 0):
+                model[name] = torch.full_like(model[name], float("nan"))
+            case (1, 1):
+                model[name] = torch.zeros(7, 7)
+            case (1, 2):
+                time.sleep(self.slow)
         return update

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 from calibre.deploy import launch
+from tests.deploy.folders import write_folders, write_site
 
+OWNERS = ("anna", "bert", "carl")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 LASTING = ("calibre-fl deploy start", "calibre-fl site start")
 PATIENCE = 600  # seconds; on a quiet machine a tenth of it is enough
@@ -47,6 +49,19 @@ class Machines:
                 shlex.split(command), cwd=self.place, env=self.environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
+
+    def federation(self, experiment, port, ports=None):
+        """A coordinator and the sites of ``OWNERS``, started; some may reach it by other ports."""
+        write_folders(self.place, OWNERS)
+        names = " ".join(f"--site {owner}" for owner in OWNERS)
+        self.say(f"calibre-fl deploy keys keys --port {port} {names}")
+        for owner in OWNERS:
+            write_site(self.place, owner, (ports or {}).get(owner, port), keys=self.place / "keys")
+        (self.place / "experiment.toml").write_text(experiment.to_toml())
+        self.start("keys", "calibre-fl deploy start keys")
+        self.wait("listening", lambda: "listening" in self.log("keys"))
+        for owner in OWNERS:
+            self.start(owner, f"calibre-fl site start {owner}/site.toml")
 
     def log(self, name):
         return (self.place / f"{name}.log").read_text()
