@@ -10,7 +10,7 @@ demo: .venv/core
 	$(BIN)/calibre-fl run
 
 test: .venv/ready lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --durations=15
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -53,15 +53,17 @@ class Machines:
     def federation(self, experiment, port, ports=None):
         """A coordinator and the sites of ``OWNERS``, started; some may reach it by other ports."""
         write_folders(self.place, OWNERS)
-        names = " ".join(f"--site {owner}" for owner in OWNERS)
-        self.say(f"calibre-fl deploy keys keys --port {port} {names}")
+        (self.place / "experiment.toml").write_text(experiment.to_toml())
+        self.coordinator(port)
         for owner in OWNERS:
             write_site(self.place, owner, (ports or {}).get(owner, port), keys=self.place / "keys")
-        (self.place / "experiment.toml").write_text(experiment.to_toml())
+            self.start(owner, f"calibre-fl site start {owner}/site.toml")
+
+    def coordinator(self, port):
+        names = " ".join(f"--site {owner}" for owner in OWNERS)
+        self.say(f"calibre-fl deploy keys keys --port {port} {names}")
         self.start("keys", "calibre-fl deploy start keys")
         self.wait("listening", lambda: "listening" in self.log("keys"))
-        for owner in OWNERS:
-            self.start(owner, f"calibre-fl site start {owner}/site.toml")
 
     def log(self, name):
         return (self.place / f"{name}.log").read_text()

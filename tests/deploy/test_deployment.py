@@ -1,5 +1,7 @@
 """The walk-through of docs/deployment.md, command by command, with TLS and authenticated sites."""
 
+import re
+
 import pytest
 
 import calibre
@@ -8,7 +10,7 @@ from calibre.deploy.keys import make_keys
 from calibre.engine import rounds
 from calibre.experiment import read
 from tests.deploy.folders import write_folders
-from tests.deploy.machines import LASTING, OWNERS, Machines, documented
+from tests.deploy.machines import DOCUMENT, LASTING, OWNERS, Machines, documented
 
 SETTINGS = (
     "federation.scheme=natural", "federation.novel=0", "network.width=2",
@@ -82,12 +84,18 @@ def test_every_command_of_the_walk_through_works(tmp_path):
 
 
 @pytest.mark.slow
-def test_calibre_gives_the_embedded_bits_and_strangers_are_kept_out(tmp_path):
+def test_nodes_that_share_an_experiment_give_its_bits_and_strangers_are_kept_out(tmp_path):
     port = launch.free_port()
+    write_folders(tmp_path, OWNERS)
     experiment = read(None, [*SETTINGS, *SMALL_HEADS, f"data.source={tmp_path / 'all'}"])
+    (tmp_path / "experiment.toml").write_text(experiment.to_toml())
+    (command,) = re.findall(r"calibre-fl site start --share .*", DOCUMENT.read_text())
     with Machines(tmp_path) as machines:
-        machines.federation(experiment, port)
+        machines.coordinator(port)
         strangers = foreign_nodes(machines, port)
+        for i, owner in enumerate(OWNERS):
+            mine = command.replace("8000", str(port)).replace("0/3", f"{i}/3")
+            machines.start(owner, mine.replace("anna", owner) + f" --state {owner}/state")
         machines.say(
             "calibre-fl deploy run experiment.toml --keys keys --out run --set engine.sites=3"
         )

@@ -93,9 +93,9 @@ def failures(place):
 @pytest.mark.slow
 def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
     with Machines(tmp_path) as machines:
-        federation(machines, "training.rounds=7", "engine.quorum=0.3")
+        federation(machines, "training.rounds=3", "method.sound=true")
         machines.start("run", RUN)
-        machines.wait("round 6", lambda: 5 in rounds_done(tmp_path) and begun(tmp_path, 0, 5))
+        machines.wait("round 2", lambda: 1 in rounds_done(tmp_path) and begun(tmp_path, 0, 1))
         for process in psutil.Process(machines.running["keys"].pid).children(recursive=True):
             process.send_signal(signal.SIGKILL)
         machines.wait("the end of it", lambda: machines.running["keys"].poll() is not None)
@@ -103,8 +103,8 @@ def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
         assert not (tmp_path / "run" / "metrics.json").exists()
         machines.start("keys", "calibre-fl deploy start keys")
         machines.say(RUN)
-        assert sorted(rounds_done(tmp_path)) == [1, 2, 3, 4, 5, 6, 7]
-        assert len(begun(tmp_path, 0, 4)) == 1  # a round that was finished is not made again
+        assert sorted(rounds_done(tmp_path)) == [1, 2, 3]
+        assert len(begun(tmp_path, 0, 0)) == 1  # a round that was finished is not made again
 
 
 @pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason="minutes: CALIBRE_ALL_TESTS=1")
