@@ -42,6 +42,10 @@ CPU: dict[str, Any] = {
 }
 CPU_STL10 = {"samples": 150, "test_samples": 100, "unlabelled": 150}  # at 32 pixels
 
+# Of personal training: on few labels, 10 epochs are 20 steps, which left the head of an untrained
+# encoder at chance.
+FEW_LABELS_EPOCHS = 50
+
 BATCHES = {"paper": 256, "cpu": 64}  # of self-supervised training
 CLUSTERS = {"paper": 10, "cpu": 5}  # prototypes per batch: K <= N / 4
 
@@ -65,6 +69,8 @@ def experiment(
         federation |= CPU_STL10
         data["size"] = 32
     chosen = {"data": data, "federation": federation, "method": method, "seed": seed}
+    if labels is not None:
+        chosen["personal"] = {**values["personal"], "epochs": FEW_LABELS_EPOCHS}
     built: Experiment = validate(Experiment, {**values, **chosen})
     return built
 
