@@ -119,6 +119,21 @@ def test_another_method_keeps_its_own_settings(method):
     validate(Experiment, values)
 
 
+def test_own_classifiers_take_enough_steps_on_the_labels_there_are():
+    few = replace(HOSPITALS, table=np.full((5, 4), 16), tested=True, unlabelled=2000)
+    assert chosen(few)["personal.epochs"] == 50  # 64 labels each: two steps an epoch
+    many = replace(HOSPITALS, table=np.full((5, 4), 200), tested=True)
+    assert chosen(many)["personal.epochs"] == 10
+
+
+def test_test_images_are_not_counted_as_images_to_train_on(tmp_path):
+    draw_federation(tmp_path / "x" / "train", 24)
+    draw_federation(tmp_path / "x" / "test", 12)
+    found = facts(DataSettings(source=str(tmp_path / "x")))
+    assert found.tested
+    assert found.table.tolist() == [[6, 6], [6, 6]]
+
+
 def test_facts_come_from_names_and_headers(tmp_path):
     draw_federation(tmp_path / "x", 24)
     for i in range(3):

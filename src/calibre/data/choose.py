@@ -27,7 +27,9 @@ class Facts:
 
     name: str
     known: bool  # one of the data sets that Calibre knows by name
-    table: Ints  # [C, K] labelled images by client and class; one row where nobody owns any
+    # [C, K] labelled images by client and class, without test images that it has apart; one row
+    # where nobody owns any
+    table: Ints
     owned: bool  # the source says whose the images are
     tested: bool  # it has test images of its own
     unlabelled: int
@@ -57,7 +59,8 @@ def choose(facts: Facts) -> list[Choice]:
     side = _side(facts)
     images = int(facts.table.sum())
     federation, clients = _federation(facts, images)
-    each = (images * (1 if facts.tested else TRAIN_SHARE) + facts.unlabelled) / clients
+    labelled = images * (1 if facts.tested else TRAIN_SHARE) / clients
+    each = labelled + facts.unlabelled / clients
     held = int(np.median(np.count_nonzero(facts.table, axis=1))) if facts.owned else classes
     batch = 64 if each >= 128 else 32
     return [
@@ -72,7 +75,7 @@ def choose(facts: Facts) -> list[Choice]:
             f"clients hold about {held} classes; a prototype needs several images of a batch",
         ),
         *_views(facts),
-        _own_classifiers(each),
+        _own_classifiers(labelled),
     ]
 
 
@@ -177,9 +180,11 @@ def _views(facts: Facts) -> list[Choice]:
     ]
 
 
-def _own_classifiers(each: float) -> Choice:
-    steps = math.ceil(each / 32)  # an epoch
+def _own_classifiers(labelled: float) -> Choice:
+    steps = math.ceil(labelled / 32)  # an epoch
     epochs = max(10, min(50, math.ceil(STEPS / steps)))
     return Choice(
-        "personal.epochs", epochs, f"{epochs * steps} steps for a client's own classifier"
+        "personal.epochs",
+        epochs,
+        f"{epochs * steps} steps for a client's own classifier, on about {labelled:,.0f} labels",
     )

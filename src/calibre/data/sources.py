@@ -195,10 +195,9 @@ def facts(settings: DataSettings) -> Facts:
     found = locate(settings)
     raw = _read(found)
     parts = [part for part in (raw.train, raw.test, raw.unlabelled) if part is not None]
-    labelled = [part for part in (raw.train, raw.test) if part is not None]
-    labels = np.concatenate([part.labels for part in labelled])
-    owners, names = _owners(labelled)
-    rows = np.zeros_like(labels) if owners is None else owners
+    owners, names = _owners([part for part in (raw.train, raw.test) if part is not None])
+    labels = raw.train.labels
+    rows = np.zeros_like(labels) if owners is None else owners[: len(labels)]
     cells = np.bincount(rows * len(raw.classes) + labels, minlength=len(names) * len(raw.classes))
     survey = survey_of(found.name, parts, settings.size)
     if settings.size:
