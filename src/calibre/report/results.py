@@ -11,6 +11,7 @@ from calibre import __version__
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import Method, ServerState
+from calibre.report import payoff
 from calibre.report.figures.accuracies import accuracy_figure
 from calibre.report.metrics import ClientResult, summary, write_clients_csv
 from calibre.tensors import Tensors
@@ -30,6 +31,12 @@ def write_results(
 ) -> dict[str, Any]:
     write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
     write_clients_csv(rows, folder / "clients.csv")
+    reached = groups(rows, lambda row: row.accuracy)
+    floors = {
+        name: groups(rows, lambda row, name=name: row.floors[name])
+        for name in (rows[0].floors if rows else {})
+    }
+    paid_off = payoff.warnings(method, experiment.personal.finetune_encoder, reached, floors)
     metrics = {
         "method": method.label,
         "objective": getattr(getattr(method, "objective", None), "name", None),
@@ -39,17 +46,14 @@ def write_results(
         "experiment": experiment.hash(),
         "version": __version__,
         "failures": failures,
-        "warnings": warnings,
+        "warnings": [*warnings, *paid_off],
         "seconds": seconds,
         **promise,  # of privacy, where there is any
         # of one client in a round, as the last state would have it
         "bytes_up": _bytes(method.expected_update(state)) if method.federated else 0,
         "bytes_down": _bytes(state.groups) if method.federated else 0,
-        **groups(rows, lambda row: row.accuracy),
-        "floors": {
-            name: groups(rows, lambda row, name=name: row.floors[name])
-            for name in (rows[0].floors if rows else {})
-        },
+        **reached,
+        "floors": floors,
     }
     accuracy_figure(rows, folder / "figures", title=f"{method.label} on {experiment.data.source}")
     write_atomic(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
