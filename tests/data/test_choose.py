@@ -126,6 +126,11 @@ def test_own_classifiers_take_enough_steps_on_the_labels_there_are():
     assert chosen(many)["personal.epochs"] == 10
 
 
+def test_encoders_follow_labels_where_there_are_enough():
+    assert chosen(replace(HOSPITALS, table=np.full((5, 4), 10)))["personal.finetune_encoder"]
+    assert not chosen(replace(HOSPITALS, table=np.full((5, 4), 9)))["personal.finetune_encoder"]
+
+
 def test_test_images_are_not_counted_as_images_to_train_on(tmp_path):
     draw_federation(tmp_path / "x" / "train", 24)
     draw_federation(tmp_path / "x" / "test", 12)

@@ -18,6 +18,7 @@ PASSES = 200_000  # of 32 x 32 images through the network, forth and back: minut
 STEPS = 100  # that a client's own classifier should take
 FEW_CLIENTS = 10  # all of them train in every round
 LARGE = 64  # pixels, from which on ResNets have a stem for large images
+FINETUNE = 30  # labels of a client, from which on its own copy of the encoder follows them
 TRAIN_SHARE = 0.8  # of the images, where a fifth is set aside to test on
 
 
@@ -75,7 +76,7 @@ def choose(facts: Facts) -> list[Choice]:
             f"clients hold about {held} classes; a prototype needs several images of a batch",
         ),
         *_views(facts),
-        _own_classifiers(labelled),
+        *_own_models(labelled),
     ]
 
 
@@ -180,11 +181,21 @@ def _views(facts: Facts) -> list[Choice]:
     ]
 
 
-def _own_classifiers(labelled: float) -> Choice:
+def _own_models(labelled: float) -> list[Choice]:
     steps = math.ceil(labelled / 32)  # an epoch
     epochs = max(10, min(50, math.ceil(STEPS / steps)))
-    return Choice(
-        "personal.epochs",
-        epochs,
-        f"{epochs * steps} steps for a client's own classifier, on about {labelled:,.0f} labels",
-    )
+    enough = labelled >= FINETUNE
+    return [
+        Choice(
+            "personal.epochs",
+            epochs,
+            f"{epochs * steps} steps for a client's own model, on about {labelled:,.0f} labels",
+        ),
+        Choice(
+            "personal.finetune_encoder",
+            enough,
+            "labels enough for a client's own copy of the encoder to follow them"
+            if enough
+            else "a frozen encoder and a classifier: few labels cannot train more",
+        ),
+    ]
