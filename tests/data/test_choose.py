@@ -131,6 +131,11 @@ def test_encoders_follow_labels_where_there_are_enough():
     assert not chosen(replace(HOSPITALS, table=np.full((5, 4), 9)))["personal.finetune_encoder"]
 
 
+def test_with_many_labels_encoders_follow_them_for_fewer_epochs():
+    many = replace(HOSPITALS, table=np.full((10, 4), 2500))  # 80,000 to train on
+    assert chosen(many)["personal.epochs"] == 2
+
+
 def test_test_images_are_not_counted_as_images_to_train_on(tmp_path):
     draw_federation(tmp_path / "x" / "train", 24)
     draw_federation(tmp_path / "x" / "test", 12)

@@ -76,7 +76,7 @@ def choose(facts: Facts) -> list[Choice]:
             f"clients hold about {held} classes; a prototype needs several images of a batch",
         ),
         *_views(facts),
-        *_own_models(labelled),
+        *_own_models(clients, labelled, side),
     ]
 
 
@@ -181,10 +181,12 @@ def _views(facts: Facts) -> list[Choice]:
     ]
 
 
-def _own_models(labelled: float) -> list[Choice]:
+def _own_models(clients: int, labelled: float, side: float) -> list[Choice]:
     steps = math.ceil(labelled / 32)  # an epoch
     epochs = max(10, min(50, math.ceil(STEPS / steps)))
     enough = labelled >= FINETUNE
+    if enough:  # whole networks train: no more of it than of the rounds
+        epochs = max(1, min(epochs, int(PASSES / (clients * labelled * _cost(side)))))
     return [
         Choice(
             "personal.epochs",
