@@ -100,7 +100,7 @@ class PersonalSettings(Settings):
     lr: Annotated[float, Field(gt=0)] = 0.05
     batch: Positive = 32
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    finetune_encoder: bool = False  # measure the published code's habit (ALGORITHMS A.2 #18)
+    finetune_encoder: bool = False  # true: trained along, the published code's habit (A.2 #18)
     floors: tuple[Literal["untrained", "local"], ...] = ("untrained", "local")
 
 
