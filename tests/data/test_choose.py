@@ -131,6 +131,11 @@ def test_encoders_follow_labels_where_there_are_enough():
     assert not chosen(replace(HOSPITALS, table=np.full((5, 4), 9)))["personal.finetune_encoder"]
 
 
+def test_labels_may_be_in_the_test_part_alone():
+    none = replace(HOSPITALS, table=np.zeros((5, 4), int), tested=True, unlabelled=500)
+    assert not chosen(none)["personal.finetune_encoder"]
+
+
 def test_with_many_labels_encoders_follow_them_for_fewer_epochs():
     many = replace(HOSPITALS, table=np.full((10, 4), 2500))  # 80,000 to train on
     assert chosen(many)["personal.epochs"] == 2

@@ -36,3 +36,8 @@ def test_what_is_done_already_is_not_advised():
 
 def test_without_clients_that_trained_there_is_nothing_to_say():
     assert warnings(FedAvg(), False, reached(None), {"local": reached(None)}) == []
+
+
+def test_methods_that_do_not_train_together_are_not_judged_by_it():
+    alone = read(None, ["method.name=untrained"]).method
+    assert warnings(alone, False, reached(0.4), {"local": reached(0.7)}) == []

@@ -182,7 +182,7 @@ def _views(facts: Facts) -> list[Choice]:
 
 
 def _own_models(clients: int, labelled: float, side: float) -> list[Choice]:
-    steps = math.ceil(labelled / 32)  # an epoch
+    steps = max(1, math.ceil(labelled / 32))  # an epoch
     epochs = max(10, min(50, math.ceil(STEPS / steps)))
     enough = labelled >= FINETUNE
     if enough:  # whole networks train: no more of it than of the rounds

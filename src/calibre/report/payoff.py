@@ -14,8 +14,8 @@ def warnings(
 ) -> list[str]:
     """For the clients that trained: ``reached`` and each of ``floors`` are summaries of groups."""
     mean = reached["train"]["mean"]
-    if mean is None:
-        return []  # every client is novel
+    if mean is None or not method.federated:
+        return []  # every client is novel, or each trained alone anyway
     gaps = {name: floor["train"]["mean"] - mean for name, floor in floors.items()}
     better = {name: gap for name, gap in gaps.items() if gap > NOISE}
     if not better:
