@@ -1,0 +1,74 @@
+"""Prints what three rounds of eight methods on digits come to, as hashes: see test_bits.py.
+
+    python -m tests.golden.bits > tests/golden/bits.json      renews them
+
+A commit that renews them says which mathematics it changed, and why.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+# One instruction set on every processor that has it: others round sums differently. Set before
+# torch is loaded.
+INSTRUCTIONS = {
+    "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2",
+    "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+
+BASE = (
+    "federation.clients=5", "federation.novel=2", "federation.samples=40",
+    "federation.test_samples=12", "federation.labels=3", "network.width=2",
+    "method.sgd.batch=16", "training.rounds=3", "training.clients_per_round=3",
+    "training.epochs=2", "personal.epochs=2", "personal.floors=[]", "engine.workers=0",
+)  # fmt: skip
+SMALL = ("method.objective.hidden=8", "method.objective.projection=4")
+METHODS = {
+    "calibre/simclr": ("method.name=calibre", *SMALL, "method.exchange=encoder"),
+    "calibre/moco": (
+        "method.name=calibre", "method.objective=moco", *SMALL, "method.objective.persist=true",
+    ),
+    "calibre/smog": (
+        "method.name=calibre", "method.objective=smog", *SMALL,
+        'method.objective.target_init="local"', "method.objective.groups=6",
+    ),
+    "fedavg-ft": ("method.name=fedavg-ft",),
+    "scaffold": ("method.name=scaffold",),
+    "fedrep": ("method.name=fedrep",),
+    "apfl": ("method.name=apfl",),
+    "fedema": ("method.name=fedema", *SMALL),
+}  # fmt: skip
+
+
+def hash_of(file: Path) -> str:
+    """Of all tensors of a file, by name."""
+    import safetensors.torch as st
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(st.load(file.read_bytes()).items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def bits_of(changes: tuple[str, ...]) -> dict[str, object]:
+    import calibre
+
+    with tempfile.TemporaryDirectory() as place:
+        run = calibre.run(calibre.read_experiment(None, [*BASE, *changes]), place)
+        server = next(Path(place).glob("checkpoints/round-0003.safetensors"))
+        kept = sorted(Path(place).glob("clients/*/0003.safetensors"))  # of those of the last round
+        return {
+            "server": hash_of(server),
+            "kept": hash_of(kept[0]) if kept else None,
+            "accuracy": [client.accuracy for client in run.clients],
+        }
+
+
+if __name__ == "__main__":
+    os.environ.update(INSTRUCTIONS)
+    table = {name: bits_of(METHODS[name]) for name in sys.argv[1:] or METHODS}
+    print(json.dumps(table, indent=1))
