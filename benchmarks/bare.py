@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from calibre.engine.process import ENVIRONMENT
+from calibre.engine.child import ENVIRONMENT
 from calibre.experiment import Experiment
 from calibre.methods.method import Method
 from calibre.models.network import Classifier, Problem, build_classifier, to_fast_layout
@@ -27,7 +27,7 @@ Step = Callable[[], None]
 
 def steps(experiment: Experiment, batch: int) -> list[Step]:
     """The bare steps that one batch costs in each local epoch of this experiment's method."""
-    method = cast(Method, experiment.method)
+    method = experiment.method
     problem = Problem(32, 3, 10, experiment.network, experiment.seed)
     epochs = experiment.training.epochs
     if hasattr(method, "objective"):

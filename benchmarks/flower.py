@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from calibre.deploy.codec import pack, room_for, unpack
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from calibre.deploy import launch
-from calibre.deploy.codec import pack, room_for, unpack
 from calibre.models.resnet import resnet18
 from calibre.tensors import Tensors, take
 

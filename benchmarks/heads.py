@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from calibre.experiment import PersonalSettings
 from calibre.personal.heads import Samples, fresh_head, train_heads
 from calibre.rng import stream
+from calibre.sections import PersonalSettings
 
 CLIENTS, CLASSES = 150, 10
 SETTINGS = PersonalSettings()  # 10 epochs, batch 32, SGD

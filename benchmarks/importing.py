@@ -40,7 +40,7 @@ IMPORT = f"""
 import json, resource, sys, time
 import calibre.rng  # brings torch, which every run loads once
 from calibre.data.sources import load
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 def seconds():
     began = time.perf_counter()
     assert len(load(DataSettings(source=sys.argv[1], size={SIZE})).labels) == int(sys.argv[2])

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from calibre.engine.store import RunFolder
 
 from benchmarks.bare import BareLoops
 from calibre.data import federation as federations
 from calibre.data.sources import find, load
+from calibre.engine.crew import Processes
 from calibre.engine.host import Host
 from calibre.engine.rounds import Run
-from calibre.engine.store import RunFolder
-from calibre.engine.workers import Processes
 from calibre.experiment import Experiment, read
 
 SUPERVISED = ("fedavg", "fedrep", "ditto", "apfl")

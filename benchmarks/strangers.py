@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from calibre.engine.delivery import Delivery
+from calibre.finished.run import FinishedRun
 from calibre.personal.assemble import Making
 from calibre.personal.outside import fit_prototypes
 
@@ -40,7 +40,7 @@ def scores(making: Making) -> dict[str, Score]:
 
 def areas(folder: Path) -> dict[str, float]:
     """The mean over a run's clients that have test images, and strangers to them."""
-    opened = Delivery(folder)
+    opened = FinishedRun(folder)
     found: dict[str, list[float]] = {}
     for client in opened.results:
         making = opened.making(client)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from calibre.data.sources import load
 from calibre.errors import UserError
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 
 SITES, CLASSES = 8, 5
 LABELLED, UNLABELLED, TEST = 60, 340, 200

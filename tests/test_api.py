@@ -15,9 +15,10 @@ from torch import nn
 import calibre
 from calibre.data.sources import load
 from calibre.errors import UserError
-from calibre.experiment import DataSettings, read
+from calibre.experiment import read
 from calibre.methods.fedavg import FedAvg
 from calibre.models.network import build_encoder
+from calibre.sections import DataSettings
 from calibre.settings import import_name
 from tests.methods.helpers import host
 

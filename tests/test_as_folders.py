@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibre.data.sources import facts, find
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "as_folders.py"
 

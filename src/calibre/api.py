@@ -70,7 +70,7 @@ def run_suite(
     >>> [(run.label, run.seed) for run in runs]
     [('Calibre (SimCLR)', 0), ('Calibre (SimCLR)', 1), ('FedRep', 0), ('FedRep', 1)]
     """
-    from calibre.engine import suite
+    from calibre import suite
 
     base = experiment or Experiment()
     experiments = suite.variants(base, methods, range(base.seed, base.seed + seeds))
@@ -127,7 +127,7 @@ def draw(
     from calibre.report import figures
 
     if name == figures.TSNE:
-        from calibre.engine.encodings import views_of
+        from calibre.finished.encodings import views_of
         from calibre.report.figures.tsne import tsne
 
         picture: Figure = tsne(views_of(runs, clients))
@@ -163,11 +163,11 @@ def make_bundle(run: Run, client: int | str) -> "Bundle":
     >>> 0 <= bundle.card.accuracy.value <= 1
     True
     """
-    from calibre.engine.delivery import Delivery
+    from calibre.finished.run import FinishedRun
 
-    delivery = Delivery(run.folder)
-    (number,) = delivery.find([str(client)])
-    return delivery.bundle(number)
+    finished = FinishedRun(run)
+    (number,) = finished.find([str(client)])
+    return finished.bundle(number)
 
 
 def personalize(run: Run, data: Path | str, name: str | None = None) -> "Bundle":
@@ -184,7 +184,7 @@ def personalize(run: Run, data: Path | str, name: str | None = None) -> "Bundle"
     >>> bundle.predict(images[0])[0].nearest in ("day", "night")
     True
     """
-    from calibre.engine.newcomer import personalize_newcomer
+    from calibre.finished.newcomer import personalize_newcomer
 
     return personalize_newcomer(run.folder, Path(data), name)
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from calibre.engine.child import Worker, in_worker
 from calibre.engine.events import Emit
-from calibre.engine.process import Worker, in_worker
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 

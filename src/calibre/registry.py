@@ -33,6 +33,17 @@ METHODS = {
     "untrained": "calibre.methods.untrained:Untrained",
 }
 
+# names that stand for a class above with some of its fields set
+PRESETS = {
+    "fedavg-ft": {"finetune": True},
+    "scaffold-ft": {"finetune": True},
+    "fedprox-ft": {"finetune": True},
+    "fedbn-ft": {"finetune": True},
+    "qffl-ft": {"finetune": True},
+    "perfedavg-hf": {"hessian_free": True},
+    "local-convergent": {"until_converged": True},
+}
+
 OBJECTIVES = {
     "simclr": "calibre.ssl.simclr:SimCLR",
     "byol": "calibre.ssl.byol:BYOL",

@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -31,17 +32,6 @@ class Settings(BaseModel):
             if isinstance(field.default, Settings) and isinstance(values.get(name), Mapping):
                 completed[name] = {**field.default.model_dump(), **values[name]}
         return completed
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, by dotted keys: ``{"method.sgd.lr": 0.05, ...}``."""
-    table: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            table |= flat(value, f"{prefix}{key}.")
-        else:
-            table[prefix + key] = value
-    return table
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -94,17 +84,24 @@ def _by_name(value: Any) -> Any:
 Importable = Annotated[str, BeforeValidator(_by_name)]  # a name; a function stands for its own
 
 
-def named(what: str, table: Mapping[str, str], default: str) -> Callable[[Any], Any]:
+def named(
+    what: str,
+    base: type[Settings],
+    table: Mapping[str, str],
+    default: str,
+    presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Callable[[Any], Any]:
     """A validator: ``"x"`` or ``{name = "x", ...}`` becomes settings of the class in ``table``.
 
-    In Python, a class or its settings may stand for themselves. The classes carry the algorithm
-    beside its hyper-parameters, so one section of an experiment both chooses a method and sets it.
+    A name may stand for a class with some of its fields set: ``presets`` has those. In Python, a
+    class or its settings may stand for themselves. The classes carry the algorithm beside its
+    hyper-parameters, so one section of an experiment both chooses a method and sets it.
     """
 
     def resolve(value: Any) -> Any:
-        if isinstance(value, type) and issubclass(value, Settings):
+        if isinstance(value, type) and issubclass(value, base):
             value = validate(value, {}, path=f"{what}.")
-        if isinstance(value, Settings):
+        if isinstance(value, base):
             return _findable(value, table)
         if not isinstance(value, str | Mapping):
             raise UserError(f"{what} = {value!r}: give a name; {nearest(str(value), table)}")
@@ -112,9 +109,9 @@ def named(what: str, table: Mapping[str, str], default: str) -> Callable[[Any], 
         if not isinstance(fields["name"], str):
             raise UserError(f"{what}.name = {fields['name']!r}: give a name in quotes")
         kind = look_up(what, fields["name"], table)
-        if not (isinstance(kind, type) and issubclass(kind, Settings)):
-            raise UserError(f"{what} '{fields['name']}' must be a class of settings")
-        return validate(kind, fields, path=f"{what}.")
+        if not (isinstance(kind, type) and issubclass(kind, base)):
+            raise UserError(f"{what} '{fields['name']}' must be a class of {base.__name__}")
+        return validate(kind, {**presets.get(fields["name"], {}), **fields}, path=f"{what}.")
 
     return resolve
 

@@ -1,12 +1,18 @@
 """Algebra on named tensors: what travels, what is averaged, what is stored."""
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
+import safetensors
+import safetensors.torch as st
 import torch
 from torch import nn
 
 Tensors = dict[str, torch.Tensor]  # parameters and buffers by state-dict name
+# batch norm's buffers, told by their names: a server knows tensors, not networks
+BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def belongs(name: str, parts: Iterable[str]) -> bool:
@@ -120,3 +126,32 @@ def grouped(tensors: Mapping[str, torch.Tensor]) -> dict[str, Tensors]:
         group, _, name = key.partition("/")
         groups.setdefault(group, {})[name] = tensor
     return groups
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and every bit."""
+    found = hashlib.sha256()
+    for name, tensor in ordered(tensors).items():
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def to_file(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """A safetensors file that carries its own checksum."""
+    return st.save(ordered(tensors), metadata={"sha256": digest(tensors)})
+
+
+def read_file(path: Path) -> Tensors:
+    """What :func:`to_file` made, whole and unchanged; else a ValueError."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            promised = (file.metadata() or {}).get("sha256")
+            tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
+    except FileNotFoundError:
+        raise
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ValueError(str(error)) from None
+    if promised != digest(tensors):
+        raise ValueError("its checksum does not match")
+    return tensors

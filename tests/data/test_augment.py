@@ -14,7 +14,7 @@ from torch import Tensor
 from calibre.data import augment
 from calibre.data.augment import Normalization, Views
 from calibre.errors import UserError
-from calibre.experiment import ViewSettings
+from calibre.sections import ViewSettings
 
 PLAIN = Normalization(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))  # views stay in [0, 1]
 PLAIN_GRAY = Normalization(mean=(0.0,), std=(1.0,))

@@ -14,7 +14,7 @@ import pytest
 from calibre.data import cache
 from calibre.data.sources import load
 from calibre.errors import UserError
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +191,7 @@ def test_several_may_build_the_same_entry_at_once(source, pools):
 def test_a_kill_leaves_nothing_that_is_taken_for_whole(source, pools):
     code = (
         "import os, signal, sys; from calibre.data.sources import load; "
-        "from calibre.experiment import DataSettings; "
+        "from calibre.sections import DataSettings; "
         "load(DataSettings(source=sys.argv[1]), lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(source)])

@@ -18,7 +18,7 @@ from calibre.data.download import RECIPES, Recipe, Remote, download
 from calibre.data.formats.known import KNOWN
 from calibre.data.sources import load
 from calibre.errors import UserError
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 
 NAMES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
 FOLDER = "cifar-10-batches-bin"

@@ -11,7 +11,7 @@ from calibre.data import federation as federations
 from calibre.data.federation import build, load
 from calibre.data.pool import UNLABELLED, Pool
 from calibre.errors import UserError
-from calibre.experiment import FederationSettings
+from calibre.sections import FederationSettings
 
 quick = settings(max_examples=60, deadline=None)
 

@@ -14,7 +14,7 @@ from calibre.data.federation import build
 from calibre.data.formats import EncodedImage, decoders
 from calibre.data.sources import load
 from calibre.errors import UserError
-from calibre.experiment import DataSettings, FederationSettings
+from calibre.sections import DataSettings, FederationSettings
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from PIL import Image
 from calibre.data.formats import decoders, parquet
 from calibre.data.sources import facts, load
 from calibre.errors import UserError
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 
 
 @pytest.fixture(autouse=True)

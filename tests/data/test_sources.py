@@ -25,7 +25,7 @@ from calibre.data.formats.known import KNOWN
 from calibre.data.pool import UNLABELLED, Pool
 from calibre.data.sources import describe, load, sample
 from calibre.errors import UserError
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 
 REAL_DATA = Path(os.environ.get("CALIBRE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

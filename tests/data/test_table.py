@@ -8,7 +8,7 @@ from PIL import Image
 
 from calibre.data.sources import load
 from calibre.errors import UserError
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from calibre.data.sources import load as load_pool
 from calibre.deploy import client as site_side
 from calibre.deploy.server import coordinate
 from calibre.engine import rounds
-from calibre.engine.delivery import Delivery
+from calibre.finished.run import FinishedRun
 from calibre.personal.bundle import load
 from tests.deploy.folders import write_folders
 from tests.deploy.local_grid import LocalGrid
@@ -51,7 +51,7 @@ def test_each_sites_bundle_is_the_one_that_an_embedded_run_would_make(place, met
     """A head on a common encoder, a head kept by the site, a whole network of its own."""
     asked = experiment(place, f"method.name={method}", *SMALL_HEADS[method], "engine.sites=4")
     rounds.run(asked, place / "embedded")
-    delivery = Delivery(place / "embedded")
+    delivery = FinishedRun(place / "embedded")
     pool = load_pool(asked.data)
     names = federations.load(place / "embedded").names
     run_on(LocalGrid(nodes(place, novel=names[3:])), asked, place)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from calibre.deploy.codec import pack, restored, room_for, unpack
 from flwr.app import Array
 
-from calibre.deploy.codec import pack, restored, room_for, unpack
 from calibre.models.resnet import resnet18
 from calibre.tensors import take
 

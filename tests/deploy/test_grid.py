@@ -7,11 +7,11 @@ from typing import ClassVar
 import pytest
 import safetensors.torch as st
 import torch
+from calibre.deploy.codec import pack, unpack
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from calibre.deploy import messages
 from calibre.deploy.client import app
-from calibre.deploy.codec import pack, unpack
 from calibre.deploy.messages import Updated
 from calibre.deploy.server import coordinate
 from calibre.engine import events, rounds

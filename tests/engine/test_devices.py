@@ -2,7 +2,7 @@ import pytest
 
 from calibre.engine.devices import Machine, main_device, plan
 from calibre.errors import UserError
-from calibre.experiment import EngineSettings
+from calibre.sections import EngineSettings
 
 LAPTOP = Machine(cores=4, gpus=0, mps=False)
 SERVER = Machine(cores=32, gpus=2, mps=False)

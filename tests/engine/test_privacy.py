@@ -12,9 +12,10 @@ from calibre.engine import privacy, rounds
 from calibre.engine.privacy import Mechanism, clip, epsilon, most_rounds, spent
 from calibre.engine.selection import select
 from calibre.errors import UserError
-from calibre.experiment import PrivacySettings, read
+from calibre.experiment import read
 from calibre.methods.method import ServerState, Update
 from calibre.registry import METHODS
+from calibre.sections import PrivacySettings
 from calibre.settings import look_up
 from tests.methods.helpers import close
 

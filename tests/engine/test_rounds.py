@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibre.engine import events, rounds
-from calibre.engine.jobs import METHOD
+from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from tests.methods.helpers import equal, host
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from calibre import rng
-from calibre.experiment import TrainingSettings
 from calibre.local.sgd import SGD, shuffled_batches, train
+from calibre.sections import TrainingSettings
 
 
 def site(round_=0, rounds=1):

@@ -140,10 +140,10 @@ def test_heads_stay_home_when_only_the_encoder_is_exchanged(tiny, tmp_path):
     assert all(name.startswith("projector.") for name in update.personal)
     # next time the client goes on with its own head; another client starts from the common one
     later = dataclasses.replace(state, round=1)
-    kept = home.folder.clients.load(0, later.round)
+    kept = home.keep.clients.load(0, later.round)
     assert kept is not None
     assert equal(kept, update.personal)
-    assert home.folder.clients.load(1, later.round) is None
+    assert home.keep.clients.load(1, later.round) is None
     again = home.update(later, 0)
     assert not close(again.personal, update.personal)
 

@@ -67,7 +67,7 @@ def trained(home):
 def test_a_client_that_trained_is_scored_with_its_own_batch_norm(tiny, tmp_path):
     home = host(tiny("method.name=fedbn"), tmp_path)
     state = trained(home)
-    kept = home.folder.clients.load(1, state.round)
+    kept = home.keep.clients.load(1, state.round)
     (model,) = home.personalize(state, "method", [1])
     assert equal(model.tensors, kept)
     assert equal(take(home.load("method").network), {**state.model, **kept})
@@ -117,7 +117,7 @@ def test_ft_tunes_the_head_on_the_clients_own_batch_norm(tiny, tmp_path):
     state = trained(home)
     (model,) = home.personalize(state, "method", [1])
     assert set(model.tensors) == {"head.weight", "head.bias"}
-    kept = home.folder.clients.load(1, state.round)
+    kept = home.keep.clients.load(1, state.round)
     held = take(home.load("method").network, ["encoder"])
     assert equal({name: held[name] for name in kept}, kept)
     # a novel client's head is tuned on the statistics of its own images

@@ -179,7 +179,7 @@ def test_selective_mixes_only_with_the_round_just_before(second_round, tiny, mon
     later, _ = one_round(home, state, (1, 2))  # client 0 pauses
     assert home.update(state, 0).report["mu"] == pytest.approx(0.7)
     assert home.update(later, 1).report["mu"] > 0
-    home.folder.clients.discard(0, 2)  # what it just kept was only a trial
+    home.keep.clients.discard(0, 2)  # what it just kept was only a trial
     always = host(tiny(*FEDEMA), home.folder.path)
     assert always.update(later, 0).report["mu"] > 0
     begun = start_of(home, later, 0, monkeypatch)

@@ -44,7 +44,7 @@ def start_of(home, state, client, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("calibre.methods.self_supervised.train_objective", instead)
-        kept = home.folder.clients.load(client, state.round)
+        kept = home.keep.clients.load(client, state.round)
         site = home.site("method", state, client)
         home.load("method").method.local_update(state, kept, site)
     return seen

@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 from calibre import rng
 from calibre.engine import rounds
 from calibre.errors import UserError
-from calibre.experiment import TrainingSettings
 from calibre.methods.perfedavg import PerFedAvg, gradient, hessian_times, moved
 from calibre.models.network import Classifier
+from calibre.sections import TrainingSettings
 from calibre.tensors import put, take
 from tests.methods.helpers import close, equal, host
 

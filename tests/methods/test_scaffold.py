@@ -7,12 +7,12 @@ from torch import nn
 from calibre import rng
 from calibre.engine import rounds
 from calibre.errors import UserError
-from calibre.experiment import TrainingSettings
 from calibre.local.sgd import SGD
 from calibre.methods.fedavg import FedAvg
 from calibre.methods.method import ServerState, Update
 from calibre.methods.scaffold import Scaffold, with_control
 from calibre.models.network import Classifier
+from calibre.sections import TrainingSettings
 from calibre.tensors import put, take
 from tests.methods.helpers import close, equal, host
 
@@ -63,7 +63,7 @@ def test_a_round_by_hand(tiny, tmp_path, schedule):
     )
     state = ServerState(1, {"model": start.model, "control": c})
     kept = {f"control.{name}": tensor for name, tensor in c_i.items()}
-    home.folder.clients.save(2, 1, kept, 0)
+    home.keep.clients.save(2, 1, kept, 0)
     update = home.update(state, 2)
 
     site = home.site("method", state, 2)

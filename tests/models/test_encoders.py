@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from calibre.errors import UserError
-from calibre.experiment import NetworkSettings
 from calibre.models.network import Problem, build_classifier, build_encoder, feature_count
+from calibre.sections import NetworkSettings
 
 ENCODERS = ["resnet18", "resnet10", "resnet8", "cnn"]
 

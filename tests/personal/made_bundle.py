@@ -7,14 +7,14 @@ import torch
 from PIL import Image
 
 from calibre.data.augment import Normalization
-from calibre.experiment import NetworkSettings, PersonalSettings
 from calibre.local.features import encode
 from calibre.models.network import Problem, build_encoder
+from calibre.personal.arrival import fit_head
 from calibre.personal.assemble import Making, assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.heads import Samples
-from calibre.personal.newcomer import fit_head
+from calibre.sections import NetworkSettings, PersonalSettings
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 220)}
 STRANGER = (250, 240, 20)

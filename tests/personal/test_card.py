@@ -4,10 +4,10 @@ from itertools import pairwise
 import pytest
 import torch
 
+from calibre.personal.arrival import fit_head
 from calibre.personal.assemble import assemble
 from calibre.personal.card import markdown
 from calibre.personal.holdout import cross_validate, refit_heads
-from calibre.personal.newcomer import fit_head
 from calibre.personal.trust import wilson
 from tests.personal.made_bundle import COLOURS, make_bundle, making
 
@@ -93,7 +93,7 @@ def test_one_image_a_class_still_makes_a_bundle():
 
 
 def _settings():
-    from calibre.experiment import PersonalSettings
+    from calibre.sections import PersonalSettings
 
     return PersonalSettings()
 

@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from calibre.experiment import PersonalSettings
 from calibre.local.batches import balanced_batches
+from calibre.models.network import Head
 from calibre.personal import heads as module
-from calibre.personal.heads import Head, Samples, accuracy, fresh_head, train_heads
+from calibre.personal.heads import Samples, accuracy, fresh_head, train_heads
 from calibre.rng import stream
+from calibre.sections import PersonalSettings
 
 SEED, CLASSES, D = 7, 5, 12
 COUNTS = [2, 33, 64, 40, 1, 97, 32, 65]  # one batch or many, full or not, at batch 32

@@ -2,10 +2,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from calibre.experiment import PersonalSettings
-from calibre.personal.heads import Head, Samples, fresh_head, train_heads
+from calibre.models.network import Head
+from calibre.personal.heads import Samples, fresh_head, train_heads
 from calibre.personal.holdout import as_it_is, cross_validate, refit_heads, stratified
 from calibre.personal.trust import fit_temperature
+from calibre.sections import PersonalSettings
 
 LABELS = torch.tensor([0] * 11 + [1] * 4 + [2] * 2 + [3])
 

@@ -224,6 +224,6 @@ def test_a_lasting_queue_starts_empty_and_stays_with_its_client(tiny, tmp_path):
     assert home.update(later, 0).personal["queue.pushed"] == 160
     newcomer = home.update(later, 1)
     assert newcomer.personal["queue.pushed"] == 80
-    assert equal(home.folder.clients.load(0, 1), first.personal)
+    assert equal(home.keep.clients.load(0, 1), first.personal)
     rows = newcomer.personal["queue.keys"].norm(dim=1)
     torch.testing.assert_close(rows, torch.ones(50))

@@ -33,7 +33,7 @@ def doctor(
 ) -> None:
     """What is installed, what this machine has, and what an experiment would cost."""
     from calibre import experiment as experiments
-    from calibre.engine.estimate import examine
+    from calibre.estimate import examine
 
     found = examine(experiments.read(experiment, set_ or ()))
     if as_json:

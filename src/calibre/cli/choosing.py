@@ -11,7 +11,7 @@ from rich.table import Table
 from calibre.cli.common import errors
 
 if TYPE_CHECKING:
-    from calibre.data.choose import Choice
+    from calibre.autopilot import Choice
     from calibre.experiment import Experiment
 
 OwnData = Annotated[
@@ -30,7 +30,8 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
     The images are read here, with a progress bar; ``tell`` says what was found in them, and how
     long training should take.
     """
-    from calibre.data import choose, federation, sources
+    from calibre import autopilot as choose
+    from calibre.data import federation, sources
     from calibre.experiment import Experiment
     from calibre.screen import LiveView
     from calibre.settings import validate
@@ -52,7 +53,7 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
             ),
         )
     if tell:
-        from calibre.engine.estimate import duration, seconds
+        from calibre.estimate import duration, seconds
 
         sheet = federation.build(pool, experiment.federation, experiment.seed).datasheet
         errors.print(sheet["description"], markup=False, highlight=False)

@@ -87,9 +87,10 @@ def data_show(
     from calibre.data.federation import build
     from calibre.data.sources import load
     from calibre.report.figures.federation import draw
+    from calibre.tables import gather
 
     settings = (
-        for_data(experiments.gather(experiment, set_ or ()), data, tell=False)
+        for_data(gather(experiment, set_ or ()), data, tell=False)
         if data
         else experiments.read(experiment, set_ or ())
     )

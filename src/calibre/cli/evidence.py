@@ -143,7 +143,7 @@ def _tsne(
     """The picture of representations, and what was measured of them."""
     from dataclasses import asdict
 
-    from calibre.engine.encodings import views_of
+    from calibre.finished.encodings import views_of
     from calibre.report.figures.tsne import in_words, tsne
 
     chosen = _numbers(clients) if clients else None

@@ -50,10 +50,10 @@ def bundle(
     as_json: AsJson = False,
 ) -> None:
     """Make a bundle of each client's personal model: model, preprocessing, classes, card."""
-    from calibre.engine.delivery import Delivery
+    from calibre.finished.run import FinishedRun
     from calibre.screen import LiveView
 
-    delivery = Delivery(run)
+    delivery = FinishedRun(run)
     chosen = delivery.find(clients or [])
     place = out or run / "bundles"
     made = []
@@ -92,7 +92,7 @@ def personalize(
     as_json: AsJson = False,
 ) -> None:
     """A personal model for a client never seen, from a few labelled images, in seconds."""
-    from calibre.engine.newcomer import personalize_newcomer
+    from calibre.finished.newcomer import personalize_newcomer
 
     card = personalize_newcomer(run, data, name, refuse).save(out).card
     if as_json:

@@ -35,11 +35,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, or go on with it where it stopped."""
-    from calibre import experiment as experiments
+    from calibre.tables import gather
 
     set_ = [*(set_ or ()), *([f"engine.runtime={engine}"] if engine else [])]
-    values = experiments.gather(experiment, set_)
+    values = gather(experiment, set_)
     with _early_workers(values) as prepared:
+        from calibre import experiment as experiments
+
         settings = for_data(values, data) if data else experiments.read(experiment, set_)
         folder = out or Path("runs") / settings.folder_name
         _run(settings, folder, tensorboard, as_json, prepared)
@@ -52,19 +54,21 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run from its last checkpoint; --set engine.* may change where it runs."""
-    from calibre import experiment as experiments
+    from calibre.tables import gather
 
     file = folder / "experiment.toml"
     if not file.exists():
         raise UserError(f"{folder} is not a run folder: it has no experiment.toml")
-    with _early_workers(experiments.gather(file, set_ or ())) as prepared:
+    with _early_workers(gather(file, set_ or ())) as prepared:
+        from calibre import experiment as experiments
+
         _run(experiments.read(file, set_ or ()), folder, tensorboard, as_json, prepared)
 
 
 @contextmanager
 def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
     """Start workers now, while this process still loads torch itself: it saves two seconds."""
-    from calibre.engine.process import Worker
+    from calibre.engine.child import Worker
 
     engine = values.get("engine", {})
     count = engine.get("workers") if isinstance(engine, dict) else 0  # nonsense is told later
@@ -132,7 +136,7 @@ def suite(
 ) -> None:
     """Run several methods on the same federations; finished ones are not run again."""
     from calibre import experiment as experiments
-    from calibre.engine import suite as suites
+    from calibre import suite as suites
     from calibre.report.compare import compare
     from calibre.report.runs import read_all
     from calibre.screen import LiveView

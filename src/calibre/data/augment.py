@@ -33,7 +33,7 @@ from torch import Tensor
 
 from calibre.data.parts import Floats
 from calibre.errors import UserError
-from calibre.experiment import ViewSettings
+from calibre.sections import ViewSettings
 
 STATISTICS_SAMPLE = 10_000  # images; a larger pool is sampled evenly
 LONGEST_ASPECT = 4 / 3

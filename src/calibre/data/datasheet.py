@@ -7,7 +7,7 @@ import numpy as np
 
 from calibre.data.parts import Ints
 from calibre.data.pool import Pool
-from calibre.experiment import FederationSettings
+from calibre.sections import FederationSettings
 
 if TYPE_CHECKING:
     from calibre.data.federation import Federation

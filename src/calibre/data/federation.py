@@ -23,9 +23,9 @@ from calibre.data.owners import hold_out, natural
 from calibre.data.parts import Ints, Labels, Parts
 from calibre.data.pool import Pool
 from calibre.errors import UserError
-from calibre.experiment import FederationSettings
 from calibre.files import write_atomic
 from calibre.rng import numpy_stream
+from calibre.sections import FederationSettings
 
 CLIENTS = 16  # that train, where nothing else is said
 TEST_IMAGES = 200  # per client, where test sets may overlap: a standard error of 3.5 % at most

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from calibre.data import cache
-from calibre.data.choose import Facts
+from calibre.data.facts import Facts
 from calibre.data.formats import Labels, Part, Raw, csvtable, folder, npz, parquet
 from calibre.data.formats.images import Survey
 from calibre.data.formats.known import KNOWN, Known
 from calibre.data.intake import Intake, survey_of
 from calibre.data.pool import Pool
 from calibre.errors import UserError
-from calibre.experiment import DataSettings
+from calibre.sections import DataSettings
 from calibre.settings import look_up, nearest
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 
-import safetensors.torch as st
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -19,23 +18,22 @@ from flwr.clientapp import ClientApp
 from calibre import __version__
 from calibre.data import federation as federations
 from calibre.data.sources import load
-from calibre.deploy import messages
-from calibre.deploy.codec import pack, restored, room_for, unpack
-from calibre.deploy.messages import Facts, Failed, Hello, Personalized, Request, Updated
+from calibre.deploy.messages import Facts, Hello, Request, block_of, envelope, text_of
 from calibre.deploy.site import SiteStore, in_federation, own_data, read_site, report
+from calibre.engine.crew import one_thread
 from calibre.engine.devices import Machine, main_device
 from calibre.engine.host import Host
-from calibre.engine.jobs import METHOD
-from calibre.engine.packing import Scored, making
-from calibre.engine.worker import describe, perform
-from calibre.engine.workers import one_thread
+from calibre.engine.messages import METHOD, Personalised, pack, read, restored, room_for, unpack
+from calibre.engine.worker import failure, perform
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
+from calibre.finished.packing import Scored, making
 from calibre.methods.method import ServerState
 from calibre.personal.assemble import assemble
+from calibre.run_folder import RunFolder
 from calibre.settings import validate
-from calibre.tensors import check_like, grouped, prefixed
+from calibre.tensors import check_like, grouped, prefixed, to_file
 
 app = ClientApp()
 log = logging.getLogger("calibre")
@@ -49,42 +47,43 @@ def hello(context: Context) -> RecordDict:
     else:
         share = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
         told = Hello(version=__version__, share=share)
-    return messages.write(told)
+    return envelope(told)
 
 
 def work(message: Message, context: Context) -> RecordDict:
     """Carry out a job; what a client keeps is on disk before this returns."""
-    request = messages.read(Request, messages.text_of(message.content))
+    request = read(text_of(message.content), Request)
+    job = request.job
     host = _host(request, context)
     state = _state(host, request, message)
-    store = host.folder
+    store = host.keep
     assert isinstance(store, SiteStore)
-    for client, kept in zip(request.clients, request.kept, strict=True):
+    for client, kept in zip(job.clients, job.kept, strict=True):
         store.settle(client, kept, request.round, request.oldest)
     with one_thread():
-        told, tensors = perform(host, state, request.kind, request.role, list(request.clients))
-    if request.kind == "update":
-        return messages.write(Updated(**told), pack(tensors, request.half))
-    problem = ""
-    if request.role == METHOD:
-        _keep_model(store.folder, host.experiment, state)
+        reply, tensors = perform(host, state, job)
+    if not isinstance(reply, Personalised):
+        return envelope(reply, pack(tensors, request.half))
+    if job.role == METHOD:
+        _keep_model(RunFolder(store.folder), host.experiment, state)
         if site_file := context.node_config.get("site"):
-            (client,) = request.clients
-            accuracy = told["accuracy"][str(client)]
+            (client,) = job.clients
+            accuracy = reply.scores[client].accuracy
             problem = _keep_bundle(host, store, state, str(site_file), client, accuracy)
-    return messages.write(Personalized(**told, problem=problem))
+            reply = reply.model_copy(update={"problem": problem})
+    return envelope(reply)
 
 
 def _state(host: Host, request: Request, message: Message) -> ServerState:
     """The server's state, checked against what this site would start from itself."""
-    start = host.initial_state(request.role)
+    start = host.initial_state(request.job.role)
     # a method may add groups of its own while it runs, such as a number for every client
     limit = room_for(prefixed(start.groups)) + 2**20
-    tensors = unpack(messages.tensors_of(message.content), limit)
+    tensors = unpack(block_of(message.content), limit)
     groups = grouped(restored(tensors, prefixed(start.groups)))
     for name, like in start.groups.items():
         check_like(groups.get(name, {}), like)
-    return ServerState(request.round, groups)
+    return ServerState(request.round, groups, request.training)
 
 
 def _host(request: Request, context: Context) -> Host:
@@ -92,7 +91,7 @@ def _host(request: Request, context: Context) -> Host:
         if request.facts is None:
             raise UserError("this site holds its own data; the coordinator shares out other data")
         facts = request.facts.model_dump_json()
-        return _site_host(request.experiment, str(site_file), facts, request.clients[0])
+        return _site_host(request.experiment, str(site_file), facts, request.job.clients[0])
     own = context.node_config.get("state")
     # in a simulation, and only there, a node has no disk of its own: it uses the run folder
     shared = context.run_config.get("out") if context.run_config.get("simulation") else None
@@ -128,10 +127,10 @@ def _device(experiment: Experiment) -> torch.device:
     return torch.device(main_device(experiment.engine, Machine.here()))
 
 
-def _keep_model(folder: Path, experiment: Experiment, state: ServerState) -> None:
+def _keep_model(folder: RunFolder, experiment: Experiment, state: ServerState) -> None:
     """The encoder beside the personal heads: the site can go on without the coordinator."""
-    write_atomic(folder / "experiment.toml", experiment.to_toml())
-    write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
+    write_atomic(folder.experiment, experiment.to_toml())
+    write_atomic(folder.model, to_file(state.groups.get("model", {})))
 
 
 def _keep_bundle(
@@ -159,7 +158,7 @@ def _keep_bundle(
             assemble(making(cpu, state, scored, facts)).save(store.folder / "bundle")
     except Exception as error:
         log.error(traceback.format_exc())
-        return describe(error)[:2000]
+        return failure(error).error
     return ""
 
 
@@ -169,7 +168,8 @@ def _answer(job: Callable[[], RecordDict], message: Message) -> Message:
         return Message(job(), reply_to=message)
     except Exception as error:
         log.error(traceback.format_exc())
-        return Message(messages.write(Failed(error=describe(error)[:2000])), reply_to=message)
+        told = failure(error).model_copy(update={"detail": ""})
+        return Message(envelope(told), reply_to=message)
 
 
 @app.query()

@@ -8,19 +8,39 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from flwr.app import Array, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from calibre import __version__
-from calibre.deploy import messages
-from calibre.deploy.codec import pack, restored, room_for, unpack
-from calibre.deploy.messages import Facts, Hello, Personalized, Request, Share, SiteReport, Updated
-from calibre.engine.jobs import Job, Outcome
-from calibre.engine.store import RunFolder
+from calibre.deploy.messages import (
+    Facts,
+    Hello,
+    Request,
+    Share,
+    SiteReport,
+    block_of,
+    envelope,
+    text_of,
+)
+from calibre.engine.checkpoints import Checkpoints
+from calibre.engine.messages import (
+    Failed,
+    Job,
+    Outcome,
+    Personalised,
+    Record,
+    Score,
+    Updated,
+    pack,
+    read,
+    restored,
+    room_for,
+    unpack,
+)
 from calibre.experiment import Experiment
 from calibre.methods.method import Method, ServerState
+from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, prefixed
 
 HELLO_SECONDS = 600.0  # for a node to say who it is: a busy one takes minutes to start Python
@@ -59,7 +79,7 @@ class Nodes:
             for reply in replies:
                 node, _ = self.asked.pop(reply.metadata.reply_to_message_id)
                 try:
-                    self._accept(node, messages.read(Hello, fields_of(reply)))
+                    self._accept(node, record_of(reply, Hello))
                 except ValueError as problem:
                     self.refused[node] = now
                     self.warn(f"a node was refused: {problem}")
@@ -100,7 +120,7 @@ class Part:
     node: int | None  # None: nobody there holds these clients
 
 
-class GridWorkers:
+class GridCrew:
     """Sends jobs to the nodes that hold their clients; outcomes come in the order of the jobs."""
 
     def __init__(
@@ -117,7 +137,7 @@ class GridWorkers:
         self.experiment = experiment
         self.text = experiment.to_toml()
         self.method = method
-        self.folder = RunFolder(folder)
+        self.checkpoints = Checkpoints(RunFolder(folder).checkpoints)
         self.facts = facts
         self.half = experiment.engine.transfer == "half"
 
@@ -160,17 +180,16 @@ class GridWorkers:
         return [Part(index, tuple(clients), node) for node, clients in together.items()]
 
     def _message(
-        self, state: ServerState, block: Array, jobs: Sequence[Job], part: Part
+        self, state: ServerState, block: bytes, jobs: Sequence[Job], part: Part
     ) -> Message:
         job = jobs[part.index]
         kept = dict(zip(job.clients, job.kept, strict=True))
+        own = {"clients": part.clients, "kept": tuple(kept[client] for client in part.clients)}
         request = Request(
-            kind=job.kind,
+            job=job.model_copy(update=own),
             round=state.round,
-            role=job.role,
-            clients=part.clients,
-            kept=tuple(kept[client] for client in part.clients),
-            oldest=self.folder.oldest_round(),
+            training=state.clients,
+            oldest=self.checkpoints.oldest_round(),
             experiment=self.text,
             facts=self.facts,
             half=self.half,
@@ -179,7 +198,7 @@ class GridWorkers:
         assert part.node is not None
         deadline = self.experiment.engine.deadline
         return Message(
-            messages.write(request, block), part.node, kind, group_id=str(state.round + 1),
+            envelope(request, block), part.node, kind, group_id=str(state.round + 1),
             ttl=None if deadline is None else deadline + GRACE_SECONDS,
         )  # fmt: skip
 
@@ -219,48 +238,46 @@ class GridWorkers:
 
     def _update(self, job: Job, reply: Message | str, expected: Tensors) -> Outcome:
         try:
-            told = _read(Updated, reply)
+            told = record_of(reply, Updated)
             assert isinstance(reply, Message)
-            tensors = unpack(messages.tensors_of(reply.content), room_for(expected))
-            return Outcome(job, told.model_dump(), restored(tensors, expected))
+            tensors = unpack(block_of(reply.content), room_for(expected))
+            return Outcome(job, told, restored(tensors, expected))
         except _SiteError as error:
-            return Outcome(job, error=str(error))
+            return Outcome(job, Failed(error=str(error)))
         except ValueError as problem:
-            return Outcome(job, error=f"its reply was refused: {problem}")
+            return Outcome(job, Failed(error=f"its reply was refused: {problem}"))
 
     def _personal(self, job: Job, answers: dict[Part, Message | str]) -> Outcome:
         """Who has a personal model, and who has none and why; a group need not be complete."""
-        accuracy: dict[str, float] = {}
-        missing: dict[str, str] = {}
+        scores: dict[int, Score] = {}
+        missing: dict[int, str] = {}
         for part, reply in answers.items():
-            asked = [str(client) for client in part.clients]
             try:
-                told = _read(Personalized, reply)
-                if sorted(told.accuracy) != sorted(asked):
+                told = record_of(reply, Personalised)
+                if sorted(told.scores) != sorted(part.clients):
                     raise ValueError("it answers for other clients than it was asked for")
-                accuracy |= told.accuracy
+                scores |= told.scores
                 if told.problem:
-                    self.nodes.warn(f"client {asked[0]} has no bundle at its site: {told.problem}")
+                    self.nodes.warn(
+                        f"client {part.clients[0]} has no bundle at its site: {told.problem}"
+                    )
             except ValueError as problem:
-                missing |= dict.fromkeys(asked, str(problem))
-        return Outcome(job, {"accuracy": accuracy, "missing": missing})
+                missing |= dict.fromkeys(part.clients, str(problem))
+        return Outcome(job, Personalised(scores=scores, missing=missing))
 
 
 class _SiteError(ValueError):
     """The site says itself what went wrong."""
 
 
-def _read(kind: type[Any], reply: Message | str) -> Any:
+def record_of(reply: Message | str, kind: type[Record]) -> Record:
+    """What a reply says; ValueError where it says something else, or tells of a failure."""
     if isinstance(reply, str):
         raise _SiteError(reply)
-    return messages.read(kind, fields_of(reply))
-
-
-def fields_of(reply: Message) -> dict[str, Any]:
-    """The fields of a reply; ValueError where it tells of a failure instead."""
     if reply.has_error():
         raise _SiteError(f"Flower reports: {reply.error.reason or reply.error.code}"[:2000])
-    fields = messages.text_of(reply.content)
-    if "error" in fields:
-        raise _SiteError(messages.read(messages.Failed, fields).error)
-    return fields
+    told = read(text_of(reply.content), kind, Failed)
+    if isinstance(told, Failed):
+        raise _SiteError(told.error[:2000])
+    assert isinstance(told, kind)
+    return told

@@ -1,23 +1,26 @@
-"""What coordinator and sites tell each other, as strict records: unknown or odd values are refused.
+"""What coordinator and sites tell each other, beside jobs and their replies.
 
-Each message is one JSON text and, where tensors travel, one packed array.
+Strict records: unknown or odd values are refused. A message of Flower's carries the text of a
+record and, where tensors travel, one block (:mod:`calibre.engine.messages`). Flower moves one
+large array several times faster than a hundred small ones.
 """
 
-import json
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from calibre.data.augment import Normalization
-from calibre.experiment import Count, Fraction, Positive
+from calibre.engine import messages
+from calibre.engine.messages import Job, Name
+from calibre.sections import Count, Positive
 from calibre.settings import Settings
 
-LONGEST = 2**20  # characters of one message's text
-LONGEST_NAME = 200
+KIND = "safetensors"  # Flower's name for how an array was written
+MOST_IMAGES = 10**9  # of a site: a larger count is a mistake or an attack
 
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
-Reason = Annotated[str, Field(max_length=2000)]
+Side = Annotated[int, Field(ge=1, le=65_536)]
+Images = Annotated[int, Field(ge=0, le=MOST_IMAGES)]
 Share = tuple[Count, Positive]  # (i, n): one of n nodes that share an experiment's clients out
 
 
@@ -26,14 +29,14 @@ class SiteReport(Settings):
 
     name: Name
     novel: bool
-    shape: tuple[Positive, Positive, Positive]  # of an image: height, width, channels
+    shape: tuple[Side, Side, Side]  # of an image: height, width, channels
     classes: Annotated[tuple[Name, ...], Field(min_length=1, max_length=10_000)]
-    labelled: tuple[Count, ...]  # images by class
-    test: tuple[Count, ...]  # images by class
-    unlabelled: Count
+    labelled: tuple[Images, ...]  # images by class
+    test: tuple[Images, ...]  # images by class
+    unlabelled: Images
     total: tuple[float, ...]  # sums of pixels by channel, for the common normalisation
     squares: tuple[float, ...]
-    values: Positive
+    values: Annotated[int, Field(ge=1, le=2**62)]
 
 
 class Hello(Settings):
@@ -60,76 +63,37 @@ class Facts(Settings):
 
 
 class Request(Settings):
-    """A job for one node: what to do, for whom, from which state."""
+    """A job for one node, and what it must know to do it."""
 
-    kind: Literal["update", "personalize"]
+    job: Job
     round: Count
-    role: Name
-    clients: Annotated[tuple[Count, ...], Field(min_length=1)]
-    kept: tuple[Count, ...]  # of each client: the round whose state the server has confirmed
+    training: Positive  # clients that take part in training
     oldest: Count  # the earliest round that the server may go back to
     experiment: str
     facts: Facts | None
     half: bool
 
 
-class Updated(Settings):
-    """What a site says with its update."""
-
-    samples: Count
-    weight: Annotated[float, Field(ge=0)]
-    report: dict[str, float]
-    began: float
-    seconds: float
-
-
-class Personalized(Settings):
-    """How well each client's personal model does on the client's own test images."""
-
-    accuracy: dict[str, Fraction]
-    problem: Reason = ""  # why the site could not make a bundle of its model, though it has one
-
-
-class Failed(Settings):
-    """Why there is no answer. The traceback stays at the site: it may tell of the data."""
-
-    error: Reason
-
-
-Record = TypeVar("Record", bound=Settings)
-
-
-def write(record: Settings, tensors: Array | None = None) -> RecordDict:
-    content = RecordDict({"text": ConfigRecord({"json": record.model_dump_json()})})
-    if tensors is not None:
-        content["tensors"] = ArrayRecord({"block": tensors})
+def envelope(record: Settings, block: bytes | None = None) -> RecordDict:
+    """A message of Flower's."""
+    content = RecordDict({"text": ConfigRecord({"json": messages.write(record)})})
+    if block is not None:
+        content["tensors"] = ArrayRecord({"block": Array("uint8", (len(block),), KIND, block)})
     return content
 
 
-def text_of(content: RecordDict) -> dict[str, Any]:
-    """The fields of a message; ValueError where there are none."""
+def text_of(content: RecordDict) -> object:
+    """The text of a message, for :func:`calibre.engine.messages.read`."""
     record = content.config_records.get("text")
-    text = record.get("json") if record is not None else None
-    if not isinstance(text, str) or len(text) > LONGEST:
-        raise ValueError("it has no text, or too long a one")
-    fields = json.loads(text)
-    if not isinstance(fields, dict):
-        raise ValueError("its text is not a table")
-    return fields
+    return record.get("json") if record is not None else None
 
 
-def read(kind: type[Record], fields: dict[str, Any]) -> Record:
-    """A record from what was received; ValueError says which field is wrong."""
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{where}: {first['msg']}") from None
-
-
-def tensors_of(content: RecordDict) -> Array:
+def block_of(content: RecordDict) -> bytes:
+    """The tensors of a message, for :func:`calibre.engine.messages.unpack`."""
     record = content.array_records.get("tensors")
     if record is None or "block" not in record:
         raise ValueError("it has no tensors")
-    return record["block"]
+    array = record["block"]
+    if array.stype != KIND:
+        raise ValueError(f"its tensors are written as '{array.stype[:40]}', not as '{KIND}'")
+    return array.data

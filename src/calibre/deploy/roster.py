@@ -22,6 +22,7 @@ from calibre.deploy.messages import Facts, SiteReport
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
+from calibre.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class Roster:
             "facts": self.facts.model_dump(mode="json"),
             "members": [member.model_dump(mode="json") for member in self.members],
         }
-        write_atomic(folder / "sites.json", json.dumps(content, indent=2) + "\n")
+        write_atomic(RunFolder(folder).sites, json.dumps(content, indent=2) + "\n")
 
 
 def load(folder: Path) -> Roster | None:
     """The roster of a run that has begun."""
-    file = folder / "sites.json"
+    file = RunFolder(folder).sites
     if not file.exists():
         return None
     content = json.loads(file.read_text(encoding="utf-8"))
@@ -175,5 +176,10 @@ def _common(reports: Sequence[SiteReport]) -> Normalization:
 
 def _in_order(classes: set[str]) -> tuple[str, ...]:
     """Numbers by value, names by alphabet: as a reader of the whole would number them."""
-    numbers = all(name.lstrip("-").isdigit() for name in classes)
+    numbers = all(_is_number(name) for name in classes)
     return tuple(sorted(classes, key=int) if numbers else sorted(classes))
+
+
+def _is_number(name: str) -> bool:
+    digits = name.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= 18

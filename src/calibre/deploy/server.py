@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from flwr.app import Context
@@ -20,23 +20,21 @@ from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.sources import load as load_pool
 from calibre.deploy import roster as rosters
-from calibre.deploy.grid import GridWorkers, Nodes
+from calibre.deploy.grid import GridCrew, Nodes
 from calibre.deploy.roster import Roster
 from calibre.engine.events import Emit, to_all
 from calibre.engine.host import Host
-from calibre.engine.jobs import METHOD
+from calibre.engine.messages import METHOD
 from calibre.engine.rounds import Run, keep
-from calibre.engine.selection import personal_group
-from calibre.engine.store import RunFolder
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
-from calibre.methods.method import Method
+from calibre.personal.ways import way_of
+from calibre.run_folder import RunFolder
 
 app = ServerApp()
 CPU = torch.device("cpu")  # the coordinator adds up; it trains nothing
 LATE_SECONDS = 60.0  # for a site that has just joined to say who it is, after training
-OUTCOME = "flower.json"  # how the last attempt ended: Flower itself calls every end a success
 
 
 def coordinate(
@@ -62,18 +60,18 @@ def _shared_out(
     if len(of) != 1:
         raise UserError(f"nodes disagree on how many share the experiment: {sorted(of)}")
     count = of.pop()
-    size = personal_group(len(federation), whole_networks=False)
+    size = way_of(experiment.method, experiment.personal).group(len(federation))
 
     def holder(client: int) -> int | None:
         # whole groups stay together: who is in a group decides how its heads are rounded
         return nodes.shares().get((client // size % count, count))
 
     host = Host(experiment, pool, federation, folder, CPU)
-    workers = GridWorkers(nodes, holder, experiment, _method(experiment), folder, None)
+    crew = GridCrew(nodes, holder, experiment, experiment.method, folder, None)
 
     def run(store: RunFolder) -> dict[str, Any]:
-        keep(federation, experiment, folder)
-        return Run(experiment, store, federation, host, workers, emit, started).finish()
+        keep(federation, experiment, store)
+        return Run(experiment, store, federation, host, crew, emit, started).finish()
 
     return _opened(experiment, folder, host, run)
 
@@ -105,11 +103,11 @@ def _among_sites(
 
     pool = rosters.empty_pool(facts)
     host = Host(experiment, pool, federation, folder, CPU, facts.normalization)
-    workers = GridWorkers(nodes, holder, experiment, _method(experiment), folder, facts)
+    crew = GridCrew(nodes, holder, experiment, experiment.method, folder, facts)
 
     def run(store: RunFolder) -> dict[str, Any]:
         remember()
-        return Run(experiment, store, federation, host, workers, emit, started, latest).finish()
+        return Run(experiment, store, federation, host, crew, emit, started, latest).finish()
 
     return _opened(experiment, folder, host, run)
 
@@ -154,10 +152,6 @@ def _with_newcomers(roster: Roster, nodes: Nodes, emit: Emit) -> Roster:
     return roster
 
 
-def _method(experiment: Experiment) -> Method:
-    return cast(Method, experiment.method)
-
-
 def _warnings_to(file: Path) -> Emit:
     """Who is waited for or refused, to be followed with the events that the run writes itself."""
 
@@ -176,11 +170,12 @@ def main(grid: Grid, context: Context) -> None:
 
     config = context.run_config
     folder = Path(str(config["out"]))
+    files = RunFolder(folder)
     experiment = experiments.read(Path(str(config["experiment"])))
     ended = {"run": str(context.run_id), "ended": "stopped", "message": ""}
     try:
         with LiveView(Console(width=120, force_terminal=False)) as view:
-            emit = to_all(view, _warnings_to(folder / "events.jsonl"))
+            emit = to_all(view, _warnings_to(files.events))
             coordinate(grid, experiment, folder, emit, float(config.get("patience", 600)))
         ended["ended"] = "done"
     except UserError as error:
@@ -191,4 +186,5 @@ def main(grid: Grid, context: Context) -> None:
         raise
     finally:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / OUTCOME, json.dumps(ended) + os.linesep)
+        # Flower itself calls every end a success
+        write_atomic(files.outcome, json.dumps(ended) + os.linesep)

@@ -28,11 +28,13 @@ from calibre.data.formats.known import KNOWN
 from calibre.data.parts import Ints, Parts
 from calibre.data.pool import UNLABELLED, Pool
 from calibre.data.sources import load
-from calibre.deploy.messages import Facts, Name, SiteReport
-from calibre.engine.store import ClientStore
+from calibre.deploy.messages import Facts, SiteReport
+from calibre.engine.client_store import ClientStore
+from calibre.engine.messages import Name
 from calibre.errors import UserError
-from calibre.experiment import DataSettings, Experiment
+from calibre.experiment import Experiment
 from calibre.files import read_toml
+from calibre.sections import DataSettings
 from calibre.settings import Settings, validate
 
 
@@ -210,12 +212,10 @@ def leaves(experiment: Experiment, told: SiteReport) -> list[dict[str, Any]]:
     """What the experiment's method sends from a site in a round: part, numbers, bytes."""
     import torch
 
-    from calibre.engine.host import method_of
-    from calibre.engine.jobs import METHOD
     from calibre.models.network import Problem
 
     height, _, channels = told.shape
-    method = method_of(experiment, METHOD)
+    method = experiment.method
     network = method.build(
         Problem(height, channels, len(told.classes), experiment.network, experiment.seed)
     )

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from calibre.errors import UserError
-from calibre.experiment import EngineSettings
+from calibre.sections import EngineSettings
 
 
 @dataclass(frozen=True)

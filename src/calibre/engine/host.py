@@ -1,9 +1,9 @@
 """What one process keeps alive between clients: the data, the networks, the device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,23 +13,23 @@ from calibre import rng
 from calibre.data import augment
 from calibre.data.federation import Federation
 from calibre.data.pool import Pool
-from calibre.engine.jobs import METHOD
-from calibre.engine.store import ClientStore, RunFolder
-from calibre.experiment import Experiment
+from calibre.engine.checkpoints import Checkpoints
+from calibre.engine.client_store import ClientStore
+from calibre.engine.messages import METHOD
+from calibre.experiment import Experiment, method_named
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
-from calibre.personal.personalize import Personal, Prepared, TestSet, personalize
-from calibre.registry import METHODS
-from calibre.settings import look_up
+from calibre.personal.model import Personal, Prepared, TestSet
+from calibre.personal.own import start_anew
+from calibre.personal.ways import way_of
+from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, put, take
 
 
 def method_of(experiment: Experiment, role: str) -> Method:
     """The experiment's method, or the floor that a role names."""
-    if role == METHOD:
-        return cast(Method, experiment.method)
-    return cast(Method, look_up("floor", role, METHODS)())
+    return experiment.method if role == METHOD else method_named(role)
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,19 @@ class Loaded:
 
 
 class Keep(Protocol):
-    """Where clients' own state lies, and how far back a resume may go: usually a run folder."""
+    """Where clients' own state lies, and how far back a resume may go."""
 
     clients: ClientStore
 
     def oldest_round(self) -> int: ...
+
+
+class InRunFolder:
+    """In the run folder, where everything is on one machine."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.clients = ClientStore(folder.clients)
+        self.oldest_round = Checkpoints(folder.checkpoints).oldest_round
 
 
 class Host:
@@ -57,14 +65,14 @@ class Host:
         experiment: Experiment,
         pool: Pool,
         federation: Federation,
-        folder: Path | Keep,
+        keep: Path | Keep,  # a run folder, or another place for what clients keep
         device: torch.device,
         normalization: augment.Normalization | None = None,  # default: of the pool's own images
     ) -> None:
         self.experiment = experiment
         self.pool = pool
         self.federation = federation
-        self.folder: Keep = RunFolder(folder) if isinstance(folder, Path) else folder
+        self.keep: Keep = InRunFolder(RunFolder(keep)) if isinstance(keep, Path) else keep
         self.device = device
         height, _, channels = pool.shape
         self.problem = Problem(
@@ -86,49 +94,57 @@ class Host:
     def initial_state(self, role: str = METHOD) -> ServerState:
         loaded = self.load(role)
         put(loaded.network, loaded.initial)
-        return loaded.method.init(loaded.network)
+        start = loaded.method.init(loaded.network)
+        return replace(start, clients=max(1, len(self.federation.train_ids)))
 
     def update(self, state: ServerState, client: int) -> Update:
         """One client's local training; what it keeps is on disk before this returns."""
-        loaded = self.load(METHOD)
-        personal = self.folder.clients.load(client, state.round)
+        method = self.load(METHOD).method
+        kept = self.kept(METHOD, state, client)
+        site = self._loaded_site(METHOD, state, client, kept)
         with rng.isolated(self.experiment.seed, "local", state.round, client):
-            update = loaded.method.local_update(state, personal, self.site(METHOD, state, client))
+            update = method.local_update(state, kept, site)
         if update.personal is not None:
-            self.folder.clients.save(
-                client, state.round + 1, update.personal, self.folder.oldest_round()
+            self.keep.clients.save(
+                client, state.round + 1, update.personal, self.keep.oldest_round()
             )
         return update
 
     def personalize(self, state: ServerState, role: str, clients: Sequence[int]) -> list[Personal]:
         """Personal models of a group of clients, scored on their own test images."""
-        loaded = self.load(role)
+        method = self.load(role).method
         prepared = (self.prepared(role, state, client) for client in clients)
-        models = personalize(
-            loaded.method, state, prepared, self.experiment.personal, len(self.pool.classes)
-        )
+        models = way_of(method, self.experiment.personal).make(method, state, prepared)
         if role == METHOD:
             for model in models:
-                self.folder.clients.save_personal(model.client, model.tensors)
+                self.keep.clients.save_personal(model.client, model.tensors)
         return models
 
     def prepared(self, role: str, state: ServerState, client: int) -> Prepared:
         """A client as personalisation finds it: its site, what it kept, its test images."""
-        site = self.site(role, state, client)
-        kept = self.folder.clients.load(client, state.round) if role == METHOD else None
+        kept = self.kept(role, state, client)
+        site = self._loaded_site(role, state, client, kept)
         if kept is None:
-            with rng.isolated(site.seed, "newcomer", site.round, client):
-                kept = self.load(role).method.newcomer(state, site)
-        return site, kept, self._test(client)
+            kept = start_anew(self.load(role).method, state, site)
+        return Prepared(site, kept, self._test(client))
+
+    def kept(self, role: str, state: ServerState, client: int) -> Tensors | None:
+        """What a client kept when it last trained; floors are methods of their own, without."""
+        return self.keep.clients.load(client, state.round) if role == METHOD else None
 
     def site(self, role: str, state: ServerState, client: int) -> Site:
-        """A client's data and the network of a role, ready for a method."""
+        """A client's data and the network of a role, loaded for a method's hooks."""
+        return self._loaded_site(role, state, client, self.kept(role, state, client))
+
+    def _loaded_site(
+        self, role: str, state: ServerState, client: int, kept: Tensors | None
+    ) -> Site:
         loaded = self.load(role)
         held = self.federation.client(client)
         rows = np.concatenate([held.labelled, held.unlabelled])
         labels = self.pool.labels[rows]
         labels[len(held.labelled) :] = -1  # a label that was taken away is not there to be read
-        return Site(
+        site = Site(
             client=client,
             round=state.round,
             seed=self.experiment.seed,
@@ -141,10 +157,13 @@ class Host:
             views=self.views,
             normalization=self.normalization,
             device=self.device,
+            classes=len(self.pool.classes),
+            trains=client in self.federation.train_ids,
             amp=self.experiment.training.amp,
-            clients=len(self.federation.train_ids),
             personal=self.experiment.personal,
         )
+        site.load(state.groups.get("model"), kept)
+        return site
 
     def _test(self, client: int) -> TestSet:
         rows = self.federation.client(client).test

@@ -20,14 +20,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import cast
 
 import torch
 
 from calibre.engine.selection import select
 from calibre.errors import UserError
-from calibre.experiment import Experiment, PrivacySettings
-from calibre.methods.method import Method, ServerState, Update
+from calibre.experiment import Experiment
+from calibre.methods.method import ServerState, Update
+from calibre.sections import PrivacySettings
 from calibre.tensors import EmptyMeanError, Tensors, WeightedMean
 
 NOBODY = -1  # the client whose update is the noised mean of all
@@ -52,7 +52,7 @@ class Mechanism:
             raise EmptyMeanError("no client's update arrived")
         sigma = self.settings.noise * self.settings.clip / len(self.norms)
         model = _noised(server.model, clipped.result(), sigma)
-        return Update(NOBODY, samples=1, weight=1.0, shared={"model": model})
+        return Update(NOBODY, samples=1, shared={"model": model})
 
     def report(self) -> dict[str, float]:
         """To choose ``privacy.clip`` by. Not private itself: it stays with the coordinator."""
@@ -94,7 +94,7 @@ def _noised(start: Tensors, change: Tensors, sigma: float) -> Tensors:
 
 def check(experiment: Experiment) -> None:
     """Refuse what would only look private, and what cannot be accounted for."""
-    method = cast(Method, experiment.method)
+    method = experiment.method
     if experiment.privacy.clip is None:
         return
     if not (method.one_mean and method.federated):

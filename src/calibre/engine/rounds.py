@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 
@@ -15,23 +15,27 @@ from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.sources import load
 from calibre.engine import events
+from calibre.engine.checkpoints import Checkpoint, Checkpoints
+from calibre.engine.child import Worker
+from calibre.engine.client_store import ClientStore
+from calibre.engine.crew import Crew, InProcess, Processes, one_thread
 from calibre.engine.devices import Machine, main_device, plan
 from calibre.engine.events import Emit
 from calibre.engine.host import Host, method_of
-from calibre.engine.jobs import METHOD, Job, Outcome
+from calibre.engine.messages import METHOD, Failed, Job, Outcome, Personalised, Updated
 from calibre.engine.privacy import Mechanism, check, spent
-from calibre.engine.process import Worker
-from calibre.engine.selection import personal_group, select
-from calibre.engine.store import RunFolder
-from calibre.engine.workers import InProcess, Processes, Workers, one_thread
+from calibre.engine.selection import select
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.methods.method import Method, Update
+from calibre.files import write_atomic
+from calibre.methods.method import Update
 from calibre.personal.card import Preprocessing
+from calibre.personal.ways import way_of
 from calibre.report import collapse
 from calibre.report.metrics import ClientResult
 from calibre.report.results import write_results
-from calibre.tensors import EmptyMeanError, check_like, grouped
+from calibre.run_folder import RunFolder
+from calibre.tensors import EmptyMeanError, Tensors, check_like
 
 
 def run(
@@ -55,12 +59,12 @@ def run(
     store = RunFolder(folder)
     store.open(experiment)  # only now: what a user may have got wrong leaves no folder behind
     try:
-        keep(federation, experiment, folder)
-        workers: Workers = Processes(folder, devices, prepared) if devices else InProcess(host)
+        keep(federation, experiment, store)
+        crew: Crew = Processes(folder, devices, prepared) if devices else InProcess(host)
         try:
-            return Run(experiment, store, federation, host, workers, emit, started).finish()
+            return Run(experiment, store, federation, host, crew, emit, started).finish()
         finally:
-            workers.close()
+            crew.close()
     finally:
         store.close()
 
@@ -74,35 +78,54 @@ class Run:
         store: RunFolder,
         federation: Federation,
         host: Host,
-        workers: Workers,
+        crew: Crew,
         emit: Emit,
         started: float,
         latest: Callable[[Federation], Federation] = lambda federation: federation,
     ) -> None:
         """``latest`` adds clients that came while others trained: they only personalise."""
         self.experiment = experiment
-        self.method = cast(Method, experiment.method)
+        self.method = experiment.method
         self.store = store
         self.federation = federation
         self.host = host
-        self.workers = workers
+        self.crew = crew
         self.started = started
         self.latest = latest
         self.failures = 0
         self.last_failure = "none"
-        self.accepted: dict[int, int] = {}  # client -> the round of its last accepted update
+        self.kept: dict[int, int] = {}  # client -> the round after which it last kept something
         self.state = host.initial_state()
-        held = store.load_checkpoint(lambda text: emit({"event": "warning", "text": text}))
-        if held is not None:
-            self.state, record = held
-            self.failures = record["failures"]
-            self.accepted = {int(c): round_ for c, round_ in record.get("accepted", {}).items()}
+        self.checkpoints = Checkpoints(store.checkpoints)
+        self.clients = ClientStore(store.clients)
+        self._go_on(emit)
         self.emit = events.to_all(events.to_file(store.events, self.state.round), emit)
+
+    def _go_on(self, emit: Emit) -> None:
+        """From the newest checkpoint that is whole, with all that its clients kept."""
+        problems: list[str] = []
+        for held in self.checkpoints.whole(problems.append):
+            at_sites = self.experiment.engine.runtime == "flower"  # each looks after its own
+            if not at_sites and (problem := self.clients.problem(held.kept)):
+                problems.append(problem)
+                continue
+            self.state, self.failures, self.kept = held.state, held.failures, dict(held.kept)
+            for problem in problems:
+                text = f"{problem}; going on after round {self.state.round}"
+                emit({"event": "warning", "text": text})
+            return
+        if problems:
+            raise UserError(
+                f"the run in {self.store.path} cannot go on: {'; '.join(problems)}. Restore these "
+                "files from a copy, or begin anew in another folder with --out"
+            )
 
     def finish(self) -> dict[str, Any]:
         rounds = self.experiment.training.rounds if self.method.federated else 0
         check(self.experiment)
         clients = len(self.federation.train_ids)
+        preprocessing = Preprocessing.of(self.host.pool.shape, self.host.normalization)
+        write_atomic(self.store.preprocessing, preprocessing.model_dump_json(indent=2) + "\n")
         private = self.experiment.privacy.clip is not None
         promise = {"privacy": spent(self.experiment, clients)} if private else {}
         self.emit(
@@ -118,9 +141,6 @@ class Run:
                 "clients": clients,
                 "novel": len(self.federation.novel_ids),
                 "views": dataclasses.asdict(self.host.views),
-                "preprocessing": Preprocessing.of(
-                    self.host.pool.shape, self.host.normalization
-                ).model_dump(),
                 **promise,
                 "seconds_to_start": time.monotonic() - self.started,
             }
@@ -138,7 +158,7 @@ class Run:
             self.experiment,
             self.method,
             self.state,
-            self.store.path,
+            self.store,
             self.federation.hash,
             [self._result(client, int((counts[client] > 0).sum()), scores) for client in scored],
             self.failures,
@@ -159,7 +179,8 @@ class Run:
         )
         reports: dict[int, dict[str, float]] = {}
         jobs = [self._job("update", [client]) for client in chosen]
-        updates = self._checked(self.workers.run(self.state, jobs), reports)
+        keepers: list[int] = []
+        updates = self._checked(self.crew.run(self.state, jobs), reports, keepers)
         private = Mechanism(self.experiment.privacy) if self.experiment.privacy.clip else None
         needed = math.ceil(self.experiment.engine.quorum * count)
         try:
@@ -172,7 +193,7 @@ class Run:
         if len(reports) < max(needed, 1):
             raise self._below_quorum(len(reports), needed)
         self.state = state
-        self.accepted.update(dict.fromkeys(reports, state.round))
+        self.kept.update(dict.fromkeys(keepers, state.round))
         # the event first: a kill in between repeats the round and drops what was written of it
         self.emit(
             {
@@ -184,45 +205,65 @@ class Run:
             }
         )
         if state.round % self.experiment.engine.checkpoint_every == 0 or state.round == rounds:
-            record = {"failures": self.failures, "accepted": self.accepted}
-            self.store.save_checkpoint(state, record, self.experiment.engine.keep)
+            self.checkpoints.save(
+                Checkpoint(state, self.failures, self.kept), self.experiment.engine.keep
+            )
 
     def _job(
         self, kind: Literal["update", "personalize"], clients: Sequence[int], role: str = METHOD
     ) -> Job:
-        kept = tuple(self.accepted.get(client, 0) for client in clients)
-        return Job(kind, tuple(clients), role, kept)
+        kept = tuple(self.kept.get(client, 0) for client in clients)
+        return Job(kind=kind, clients=tuple(clients), role=role, kept=kept)
 
     def _checked(
-        self, outcomes: Iterator[Outcome], reports: dict[int, dict[str, float]]
+        self,
+        outcomes: Iterator[Outcome],
+        reports: dict[int, dict[str, float]],
+        keepers: list[int],
     ) -> Iterator[Update]:
         """The good updates of a round, one at a time; the others are named and left out."""
         expected = self.method.expected_update(self.state)
         for outcome in outcomes:
             client = outcome.job.clients[0]
-            error = outcome.error
-            shared = grouped(outcome.tensors)
-            if error is None:
-                try:
-                    for group in sorted(expected.keys() | shared.keys()):
-                        check_like(shared.get(group, {}), expected.get(group, {}))
-                except ValueError as problem:
-                    error = f"its update was refused: {problem}"
-            if error is not None:
-                self._failed(client, error, outcome.detail)
+            reply = outcome.reply
+            if isinstance(reply, Failed):
+                self._failed(client, reply.error, reply.detail)
                 continue
-            report = outcome.report
-            times = {key: report[key] for key in ("began", "seconds")}
-            reports[client] = {**report["report"], **times}
+            try:
+                if not isinstance(reply, Updated):
+                    raise ValueError("it answers another question")
+                update = reply.update(client, outcome.tensors)
+                self._check(update, expected)
+            except ValueError as problem:
+                self._failed(client, f"its update was refused: {problem}", "")
+                continue
+            reports[client] = {**reply.report, "began": reply.began, "seconds": reply.seconds}
+            if reply.keeps:
+                keepers.append(client)
             self.emit({"event": "progress", "stage": "train"})
-            yield Update(
-                client, report["samples"], report["weight"], shared, None, report["report"]
-            )
+            yield update
+
+    def _check(self, update: Update, expected: dict[str, Tensors]) -> None:
+        """All that the server will compute with; ValueError says what is wrong."""
+        held = self.federation.client(update.client)
+        images = len(held.labelled) + len(held.unlabelled)
+        due = self.method.samples(len(held.labelled), images)
+        if update.samples != due:
+            raise ValueError(f"it trained on {update.samples} images, but holds {due}")
+        numbers = self.method.numbers
+        if unlike := sorted(numbers.keys() ^ update.numbers.keys()):
+            verb = "is missing" if unlike[0] in numbers else "was not asked for"
+            raise ValueError(f"the number '{unlike[0]}' {verb}")
+        for name, value in update.numbers.items():
+            if not numbers[name].accepts(value):
+                raise ValueError(f"its {name} is {value:g}, not {numbers[name]}")
+        for group in sorted(expected.keys() | update.shared.keys()):
+            check_like(update.shared.get(group, {}), expected.get(group, {}))
 
     def _failed(self, client: int, cause: str, detail: str) -> None:
         self.failures += 1
         self.last_failure = f"client {client}: {cause}"
-        self.store.clients.discard(client, self.state.round + 1)
+        self.clients.discard(client, self.state.round + 1)
         self.emit(
             {
                 "event": "failure",
@@ -250,22 +291,23 @@ class Run:
         state = self.state if role == METHOD else self.host.initial_state(role)
         method = method_of(self.experiment, role)
         ids = range(len(self.federation))
-        whole = method.personalization() == "native" or self.experiment.personal.finetune_encoder
-        size = personal_group(len(ids), whole)
+        size = way_of(method, self.experiment.personal).group(len(ids))
         groups = [ids[i : i + size] for i in range(0, len(ids), size)]
         jobs = [self._job("personalize", group, role) for group in groups]
         label = method.label
         scores: dict[int, float] = {}
-        for outcome in self.workers.run(state, jobs):
-            if outcome.error is not None:
+        for outcome in self.crew.run(state, jobs):
+            reply, asked = outcome.reply, outcome.job.clients
+            if not isinstance(reply, Personalised):
+                cause = reply.error if isinstance(reply, Failed) else "another question's answer"
                 raise UserError(
-                    f"making personal models ({label}) failed for clients "
-                    f"{outcome.job.clients[0]} to {outcome.job.clients[-1]}: {outcome.error}\n"
+                    f"making personal models ({label}) failed for clients {asked[0]} to "
+                    f"{asked[-1]}: {cause}\n"
                     f"training is kept: continue with  calibre-fl resume {self.store.path}"
                 )
-            for client, cause in outcome.report.get("missing", {}).items():
-                self._failed(int(client), f"making its personal model ({label}): {cause}", "")
-            scores.update({int(c): score for c, score in outcome.report["accuracy"].items()})
+            for client, cause in reply.missing.items():
+                self._failed(client, f"making its personal model ({label}): {cause}", "")
+            scores.update({client: score.accuracy for client, score in reply.scores.items()})
             self.emit({"event": "progress", "stage": label, "done": len(scores), "of": len(ids)})
         if len(scores) < max(1, math.ceil(self.experiment.engine.quorum * len(ids))):
             raise UserError(
@@ -294,13 +336,13 @@ class Run:
         )
 
 
-def keep(federation: Federation, experiment: Experiment, folder: Path) -> None:
+def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> None:
     """Save the federation with the run; a folder that holds another one is refused."""
-    if not (folder / "federation.json").exists():
-        federation.save(folder)
-    elif federations.load(folder).hash != federation.hash:
+    if not store.federation.exists():
+        federation.save(store.path)
+    elif federations.load(store.path).hash != federation.hash:
         raise UserError(
-            f"{folder} holds a run on other data: the images of '{experiment.data.source}' "
+            f"{store.path} holds a run on other data: the images of '{experiment.data.source}' "
             "have changed since; give this run a folder of its own with --out"
         )
 

@@ -12,61 +12,99 @@ import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-import safetensors.torch as st
 import torch
 
 from calibre import experiment as experiments
 from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.engine.host import Host
-from calibre.engine.jobs import receive, send
+from calibre.engine.messages import (
+    Failed,
+    Job,
+    Personalised,
+    Reply,
+    Score,
+    Updated,
+    pack,
+    read,
+    unpack,
+    write,
+)
 from calibre.methods.method import ServerState
+from calibre.personal.model import Personal
+from calibre.sections import Count, Positive
+from calibre.settings import Settings
 from calibre.tensors import Tensors, grouped, prefixed
 
 
-def perform(
-    host: Host, state: ServerState, kind: str, role: str, clients: list[int]
-) -> tuple[dict[str, Any], Tensors]:
+class Setup(Settings):
+    """What a worker is for."""
+
+    folder: Path
+    device: str
+
+
+class State(Settings):
+    """That the server's state follows, as a block."""
+
+    round: Count
+    clients: Positive
+
+
+class Ready(Settings):
+    """That a worker has loaded all it needs."""
+
+
+def perform(host: Host, state: ServerState, job: Job) -> tuple[Reply, Tensors]:
     """Carry out one job: what to tell, and the tensors that leave the client."""
     began = time.time()
-    if kind == "update":
-        update = host.update(state, clients[0])
-        report = {"samples": update.samples, "weight": update.weight, "report": update.report}
-        report |= {"began": began, "seconds": time.time() - began}
-        return report, prefixed(update.shared)
-    models = host.personalize(state, role, clients)
-    return {"accuracy": {str(model.client): model.accuracy for model in models}}, {}
+    if job.kind == "update":
+        update = host.update(state, job.clients[0])
+        return Updated.of(update, began, time.time() - began), prefixed(update.shared)
+    models = host.personalize(state, job.role, job.clients)
+    return Personalised(scores={model.client: score_of(model) for model in models}), {}
+
+
+def score_of(model: Personal) -> Score:
+    return Score(correct=model.correct, images=model.images)
+
+
+def failure(error: Exception) -> Failed:
+    """What went wrong, in one line and in full."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Failed(error=said[:2000], detail=traceback.format_exc())
 
 
 def serve(connection: Connection) -> None:
-    setup, _ = receive(connection)
-    folder = Path(setup["folder"])
-    experiment = experiments.read(folder / "experiment.toml")
+    setup = read(connection.recv_bytes().decode(), Setup)
+    experiment = experiments.read(setup.folder / "experiment.toml")
     host = Host(
         experiment,
         load(experiment.data),
-        federations.load(folder),
-        folder,
-        torch.device(setup["device"]),
+        federations.load(setup.folder),
+        setup.folder,
+        torch.device(setup.device),
     )
-    send(connection, {"ready": True})
+    say(connection, Ready())
     state = ServerState(0, {})
     while True:
-        request, tensors = receive(connection)
-        if "round" in request:
-            state = ServerState(request["round"], grouped(tensors))
+        request = read(connection.recv_bytes().decode(), State, Job)
+        if isinstance(request, State):
+            groups = grouped(unpack(connection.recv_bytes()))
+            state = ServerState(request.round, groups, request.clients)
             continue
+        assert isinstance(request, Job)
         try:
-            answer, shared = perform(host, state, **request)
-            send(connection, answer, st.save(shared))
+            reply, shared = perform(host, state, request)
         except Exception as error:
-            send(connection, {"error": describe(error), "detail": traceback.format_exc()})
+            reply, shared = failure(error), {}
+        say(connection, reply)
+        connection.send_bytes(pack(shared))
 
 
-def describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def say(connection: Connection, record: Settings) -> None:
+    connection.send_bytes(write(record).encode())
 
 
 def leave_with(parent: int) -> None:

@@ -50,8 +50,8 @@ def train(
     epochs: int,
     sgd: SGD,
     parameters: Iterable[nn.Parameter],
-    before_step: Callable[[], None] | None = None,
-    after_step: Callable[[], None] | None = None,
+    before_step: Callable[[Batch], None] | None = None,
+    after_step: Callable[[Batch], None] | None = None,
     stop: Callable[[dict[str, float]], bool] = lambda report: False,
 ) -> dict[str, float]:
     """Minimise ``loss(batch)["loss"]``; return the mean of every term over the last epoch.
@@ -81,10 +81,10 @@ def train(
                 raise FloatingPointError(f"{error} (local epoch {epoch}, step {step})") from None
             terms["loss"].backward()
             if before_step is not None:
-                before_step()
+                before_step(batch)
             _descend(chosen, velocities, rate, sgd)
             if after_step is not None:
-                after_step()
+                after_step(batch)
             for name, value in values.items():
                 report[name] = report.get(name, 0.0) + value * len(rows)
             seen += len(rows)

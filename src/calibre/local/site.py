@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from calibre import rng
 from calibre.data.augment import Normalization, Views, plain, two_views, weak
-from calibre.experiment import PersonalSettings, TrainingSettings
+from calibre.sections import PersonalSettings, TrainingSettings
 from calibre.tensors import Tensors, put
 
 
@@ -27,8 +27,9 @@ class Site:
     views: Views
     normalization: Normalization
     device: torch.device
+    classes: int  # that the federation knows
+    trains: bool = True  # whether the client takes part in training; False: novel
     amp: bool = False
-    clients: int = 1  # that take part in training, for methods whose server must know
     personal: PersonalSettings = field(default_factory=PersonalSettings)
 
     def load(self, *states: Tensors | None) -> None:

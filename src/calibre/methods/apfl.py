@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from calibre.local.sgd import SGD, Batch, train
+from calibre.local.sgd import Batch, train
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState, Update
-from calibre.methods.supervised import SUPERVISED_SGD, cross_entropy
-from calibre.models.network import Classifier, Problem, build_classifier
-from calibre.tensors import Tensors, put, take
+from calibre.methods.method import ServerState, Way
+from calibre.methods.supervised import Supervised, cross_entropy
+from calibre.models.network import Classifier, Head, Problem, build_classifier
+from calibre.tensors import Tensors, put
 
 
 class Mixture(nn.Module):
@@ -48,27 +48,24 @@ class Mixture(nn.Module):
         return w, self.alpha * self.own(x) + (1 - self.alpha) * w.detach()
 
 
-class APFL(Method):
+class APFL(Supervised):
     title: ClassVar[str] = "APFL"
     paper: ClassVar[str] = "Deng et al., 2020, arXiv:2003.13461"
+    keeps: ClassVar[tuple[str, ...]] = ("own", "alpha")
 
     name: str = "apfl"
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.75  # share of v in the mixture, at first
     adaptive: bool = True  # each client learns its alpha
-    sgd: SGD = SUPERVISED_SGD
 
-    def personalization(self) -> Personalization:
-        return "native"
+    @property
+    def way(self) -> Way:
+        return "own"
 
     def build(self, problem: Problem) -> nn.Module:
         return Mixture(build_classifier(problem), self.alpha)
 
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder", "head")
-
-    def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model, personal)  # v^0 is the common start
-        network = cast(Mixture, site.network)
+    def train(self, server: ServerState, site: Site) -> dict[str, float]:
+        network = cast(Mixture, site.network)  # v^0 is the common start
         network.train(site.labelled > 1)  # batch norm has no statistics of one image
         alpha = network.alpha.requires_grad_(self.adaptive)
         eta = self.sgd.rate(site.round, site.training.rounds)
@@ -82,7 +79,7 @@ class APFL(Method):
             return {"loss": f_w + f_mixed, "global_loss": f_w, "personal_loss": f_mixed}
 
         @torch.no_grad()
-        def adapt() -> None:
+        def adapt(batch: Batch) -> None:
             if alpha.grad is not None:
                 alpha.sub_(eta * alpha.grad).clamp_(0, 1)
                 alpha.grad = None
@@ -97,14 +94,7 @@ class APFL(Method):
             parameters=(p for p in network.parameters() if p is not alpha),
             before_step=adapt,
         )
-        return Update(
-            site.client,
-            samples=site.labelled,
-            weight=site.labelled,
-            shared={"model": take(network, ("encoder", "head"))},
-            personal=take(network, ("own", "alpha")),
-            report={**report, "alpha": alpha.item()},
-        )
+        return {**report, "alpha": alpha.item()}
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
         network = cast(Mixture, site.network)
@@ -117,7 +107,14 @@ class APFL(Method):
             cross_entropy(site),
             examples=site.labelled,
             epochs=site.personal.epochs,
-            sgd=self.sgd.model_copy(update={"schedule": "constant"}),  # the rounds are over
+            sgd=self.lasting,
             parameters=network.own.parameters(),
         )
         return network
+
+    def classifier(self, network: nn.Module) -> tuple[list[nn.Module], Head]:
+        """alpha v + (1 - alpha) w of logits is one linear head on the features of both."""
+        both = cast(Mixture, network)
+        alpha, w, v = both.alpha.detach(), Head.of(both.head), Head.of(both.own.head)
+        weight = torch.cat([(1 - alpha) * w.weight, alpha * v.weight], dim=1)
+        return [both.encoder, both.own.encoder], Head(weight, (1 - alpha) * w.bias + alpha * v.bias)

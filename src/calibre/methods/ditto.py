@@ -10,6 +10,7 @@ The pull towards w^t acts on parameters; batch norm's buffers are those of the m
 images. In the end v is trained on with the final w; a client that never trained starts it at w.
 """
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
@@ -18,19 +19,17 @@ from torch import nn
 from calibre.errors import UserError
 from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState, Update
-from calibre.methods.supervised import SUPERVISED_SGD, pull, train_classifier
-from calibre.models.network import Problem, build_classifier
+from calibre.methods.method import ServerState, Update, Way
+from calibre.methods.supervised import Supervised, pull, train_classifier
 from calibre.tensors import Tensors, take
 
 
-class Ditto(Method):
+class Ditto(Supervised):
     title: ClassVar[str] = "Ditto"
     paper: ClassVar[str] = "Li et al., ICML 2021, arXiv:2012.04221"
 
     name: str = "ditto"
     lam: Annotated[float, Field(ge=0)] = 1.0  # lambda: the pull of v towards w
-    sgd: SGD = SUPERVISED_SGD
 
     @model_validator(mode="after")
     def _stable(self) -> "Ditto":
@@ -41,36 +40,22 @@ class Ditto(Method):
             )
         return self
 
-    def personalization(self) -> Personalization:
-        return "native"
-
-    def build(self, problem: Problem) -> nn.Module:
-        return build_classifier(problem)
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder", "head")
+    @property
+    def way(self) -> Way:
+        return "own"
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        epochs = site.training.epochs
         site.load(server.model)
-        report = train_classifier(site, self.sgd, epochs)
-        w = take(site.network, ("encoder", "head"))
+        update = self.reply(site, self.train(server, site))  # w
 
         site.load(personal)  # v^0 is the common start
-        personal_report = self._train_personal(site, server.model, self.sgd, epochs)
-        v = take(site.network, ("encoder", "head"))
-        return Update(
-            site.client,
-            samples=site.labelled,
-            weight=site.labelled,
-            shared={"model": w},
-            personal=v,
-            report={**report, **{f"personal_{name}": x for name, x in personal_report.items()}},
-        )
+        report = self._train_personal(site, server.model, self.sgd, site.training.epochs)
+        v = take(site.network, self.shares)
+        told = {f"personal_{name}": value for name, value in report.items()}
+        return replace(update, personal=v, report={**update.report, **told})
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
-        lasting = self.sgd.model_copy(update={"schedule": "constant"})  # the rounds are over
-        self._train_personal(site, server.model, lasting, site.personal.epochs)
+        self._train_personal(site, server.model, self.lasting, site.personal.epochs)
         return site.network
 
     def _train_personal(self, site: Site, w: Tensors, sgd: SGD, epochs: int) -> dict[str, float]:

@@ -12,36 +12,18 @@ from typing import ClassVar
 
 from torch import nn
 
-from calibre.local.sgd import SGD
-from calibre.local.site import Site
-from calibre.methods.method import Method, ServerState, Update
-from calibre.methods.supervised import SUPERVISED_SGD, train_classifier
+from calibre.methods.supervised import Supervised
 from calibre.models.network import Problem, build_classifier
-from calibre.tensors import Tensors, take
 
 
-class FedBABU(Method):
+class FedBABU(Supervised):
     title: ClassVar[str] = "FedBABU"
     paper: ClassVar[str] = "Oh et al., ICLR 2022, arXiv:2106.06042"
+    shares: ClassVar[tuple[str, ...]] = ("encoder",)
 
     name: str = "fedbabu"
-    sgd: SGD = SUPERVISED_SGD
 
     def build(self, problem: Problem) -> nn.Module:
         network = build_classifier(problem)
         network.head.requires_grad_(False)
         return network
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder",)
-
-    def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model)
-        report = train_classifier(site, self.sgd, site.training.epochs)
-        return Update(
-            site.client,
-            samples=site.labelled,
-            weight=site.labelled,
-            shared={"model": take(site.network, ("encoder",))},
-            report=report,
-        )

@@ -21,24 +21,22 @@ not train in the round just before starts as if it were the first time.
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods import self_supervised as ssl
 from calibre.methods.fedu import LOCAL_BYOL, KeptBYOL, recall, remember, with_memory
-from calibre.methods.method import Method, ServerState, Update
+from calibre.methods.method import ServerState, Update
+from calibre.methods.self_supervised import SelfSupervised, build_objective
 from calibre.models.network import Problem
-from calibre.tensors import Tensors, WeightedMean, belongs, put, take
-
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # batch norm's buffers
+from calibre.tensors import BATCH_NORM, Tensors, WeightedMean, belongs, put
 
 
-class FedEMA(Method):
+class FedEMA(SelfSupervised):
     title: ClassVar[str] = "FedEMA"
     paper: ClassVar[str] = "Zhuang, Wen and Zhang, ICLR 2022, arXiv:2204.04385"
     one_mean: ClassVar[bool] = False
@@ -47,37 +45,27 @@ class FedEMA(Method):
     objective: KeptBYOL = LOCAL_BYOL
     tau: Annotated[float, Field(ge=0, le=1)] = 0.7  # mu at the distance of a client's first round
     selective: bool = False  # mix only with what the client kept in the round just before
-    sgd: SGD = SGD()  # as pFL-BYOL has it; the authors: lr .032, batch 128
+    # SGD as pFL-BYOL has it; the authors: lr .032, batch 128
 
     def build(self, problem: Problem) -> nn.Module:
-        objective = ssl.build_objective(self.objective, problem)
+        objective = build_objective(self.objective, problem)
         network = with_memory(objective, self.shared_parts(objective))
         network.get_submodule("own").register_buffer("round", torch.tensor(0))
         return network
 
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ssl.shared_parts(network, "model")
-
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
         if self.selective and personal is not None and personal["own.round"] < server.round:
             personal = None
-        site.load(server.model, personal)
+            site.load(server.model)
         mu = 0.0
         if personal is not None:
             own = recall(personal)
             mu = min(lambda_of(server, site.client) * divergence(server.model, own), 1.0)
             put(site.network, mixture(mu, own, server.model))
-        report = ssl.train_objective(site, self.sgd)
-        online = self.shared_parts(site.network)
+        update = self.reply(site, self.train(server, site))
+        kept = remember(site.network, self.shared_parts(site.network))
         this_round = {"own.round": torch.tensor(server.round + 1)}
-        return Update(
-            site.client,
-            samples=len(site.images),
-            weight=len(site.images),
-            shared={"model": take(site.network, online)},
-            personal={**remember(site.network, online), **this_round},
-            report={**report, "mu": mu},
-        )
+        return replace(update, personal={**kept, **this_round}, report={**update.report, "mu": mu})
 
     def expected_update(self, server: ServerState) -> dict[str, Tensors]:
         return {"model": server.model}
@@ -86,7 +74,7 @@ class FedEMA(Method):
         lambdas = dict(server.groups.get("lambda", {}))
         mean, waiting = WeightedMean(), {}
         for update in updates:
-            mean.add(update.shared["model"], update.weight)
+            mean.add(update.shared["model"], self.weight(update))
             if str(update.client) not in lambdas:
                 waiting[str(update.client)] = encoder_parameters(update.shared["model"])
         model = mean.result()
@@ -115,7 +103,7 @@ def encoder_parameters(tensors: Mapping[str, torch.Tensor]) -> Tensors:
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if belongs(name, ("encoder",)) and not name.endswith(STATISTICS)
+        if belongs(name, ("encoder",)) and not name.endswith(BATCH_NORM)
     }
 
 

@@ -15,6 +15,7 @@ start, by the same loss.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -25,29 +26,25 @@ from torch import Tensor, nn
 from calibre.local.features import encode
 from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState, Update
-from calibre.methods.supervised import SUPERVISED_SGD
-from calibre.models.network import Classifier, Problem, build_classifier
-from calibre.tensors import Tensors, WeightedMean, take
+from calibre.methods.method import ServerState, Update, Way
+from calibre.methods.supervised import Supervised
+from calibre.models.network import Classifier
+from calibre.tensors import Tensors, WeightedMean
 
 
-class FedProto(Method):
+class FedProto(Supervised):
     title: ClassVar[str] = "FedProto"
     paper: ClassVar[str] = "Tan et al., AAAI 2022, arXiv:2105.00243"
     one_mean: ClassVar[bool] = False
+    shares: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ("encoder", "head")
 
     name: str = "fedproto"
     lam: Annotated[float, Field(ge=0)] = 1.0  # lambda: the pull of features to their prototype
-    sgd: SGD = SUPERVISED_SGD
 
-    def personalization(self) -> Personalization:
-        return "native"
-
-    def build(self, problem: Problem) -> nn.Module:
-        return build_classifier(problem)
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ()
+    @property
+    def way(self) -> Way:
+        return "own"
 
     def init(self, network: nn.Module) -> ServerState:
         weight = cast(Classifier, network).head.weight  # [classes, features], as the prototypes
@@ -58,16 +55,8 @@ class FedProto(Method):
         return ServerState(0, {"prototypes": none})
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(personal)
         report = self._train(site, server, self.sgd, site.training.epochs)
-        return Update(
-            site.client,
-            samples=site.labelled,
-            weight=site.labelled,
-            shared={"prototypes": prototypes(site)},
-            personal=take(site.network, ("encoder", "head")),
-            report=report,
-        )
+        return replace(self.reply(site, report), shared={"prototypes": prototypes(site)})
 
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
         old = server.groups["prototypes"]
@@ -85,8 +74,7 @@ class FedProto(Method):
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
         if personal is None:
-            lasting = self.sgd.model_copy(update={"schedule": "constant"})  # the rounds are over
-            self._train(site, server, lasting, site.personal.epochs)
+            self._train(site, server, self.lasting, site.personal.epochs)
         return site.network
 
     def _train(self, site: Site, server: ServerState, sgd: SGD, epochs: int) -> dict[str, float]:

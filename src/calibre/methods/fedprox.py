@@ -15,45 +15,19 @@ FedProx is scored with the global model, FedProx-FT with the global head tuned b
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from torch import nn
 
-from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState, Update
-from calibre.methods.supervised import SUPERVISED_SGD, pull, train_classifier
-from calibre.models.network import Problem, build_classifier
-from calibre.tensors import Tensors, take
+from calibre.methods.method import ServerState
+from calibre.methods.supervised import OneModel, pull, train_classifier
 
 
-class FedProx(Method):
+class FedProx(OneModel):
     title: ClassVar[str] = "FedProx"
     paper: ClassVar[str] = "Li et al., MLSys 2020, arXiv:1812.06127"
 
     name: str = "fedprox"
     mu: Annotated[float, Field(ge=0)] = 0.01  # how strongly w^t holds a client back
-    sgd: SGD = SUPERVISED_SGD
 
-    @property
-    def label(self) -> str:
-        return "FedProx-FT" if self.name.endswith("-ft") else "FedProx"
-
-    def personalization(self) -> Personalization:
-        return "head" if self.name.endswith("-ft") else "none"
-
-    def build(self, problem: Problem) -> nn.Module:
-        return build_classifier(problem)
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder", "head")
-
-    def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model)
+    def train(self, server: ServerState, site: Site) -> dict[str, float]:
         held_back = pull(site.network, server.model, self.mu)
-        report = train_classifier(site, self.sgd, site.training.epochs, before_step=held_back)
-        return Update(
-            site.client,
-            site.labelled,
-            weight=site.labelled,
-            shared={"model": take(site.network, self.shared_parts(site.network))},
-            report=report,
-        )
+        return train_classifier(site, self.sgd, site.training.epochs, before_step=held_back)

@@ -13,46 +13,29 @@ the global encoder; one that never trained starts from the common first head.
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from torch import nn
 
 from calibre.local.sgd import SGD, train
 from calibre.local.site import Site
-from calibre.methods.method import Method, ServerState, Update
-from calibre.methods.supervised import SUPERVISED_SGD, cross_entropy
-from calibre.models.network import Problem, build_classifier
-from calibre.tensors import Tensors, take
+from calibre.methods.method import ServerState
+from calibre.methods.supervised import Supervised, cross_entropy
 
 
-class FedRep(Method):
+class FedRep(Supervised):
     title: ClassVar[str] = "FedRep"
     paper: ClassVar[str] = "Collins et al., ICML 2021, arXiv:2102.07078"
+    shares: ClassVar[tuple[str, ...]] = ("encoder",)
+    keeps: ClassVar[tuple[str, ...]] = ("head",)
 
     name: str = "fedrep"
     head_epochs: Annotated[int, Field(ge=0)] | None = None  # E_h; default: what E_b leaves of E
     encoder_epochs: Annotated[int, Field(ge=0)] = 1  # E_b
-    sgd: SGD = SUPERVISED_SGD
 
-    def build(self, problem: Problem) -> nn.Module:
-        return build_classifier(problem)
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder",)
-
-    def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model, personal)
+    def train(self, server: ServerState, site: Site) -> dict[str, float]:
         head_epochs = self.head_epochs
         if head_epochs is None:
             head_epochs = max(1, site.training.epochs - self.encoder_epochs)
         report = train_part("head", site, self.sgd, head_epochs)
-        report |= train_part("encoder", site, self.sgd, self.encoder_epochs)
-        return Update(
-            site.client,
-            samples=site.labelled,
-            weight=site.labelled,
-            shared={"model": take(site.network, ("encoder",))},
-            personal=take(site.network, ("head",)),
-            report=report,
-        )
+        return report | train_part("encoder", site, self.sgd, self.encoder_epochs)
 
 
 def train_part(part: str, site: Site, sgd: SGD, epochs: int) -> dict[str, float]:

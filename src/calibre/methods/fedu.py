@@ -17,6 +17,7 @@ it is how far the client is from the global encoder. Heads stand on the global e
 
 import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -24,10 +25,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from torch import nn
 
 from calibre.errors import UserError
-from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods import self_supervised as ssl
-from calibre.methods.method import Method, ServerState, Update
+from calibre.methods.method import ServerState, Update
+from calibre.methods.self_supervised import SelfSupervised, build_objective
 from calibre.models.network import Problem
 from calibre.registry import OBJECTIVES
 from calibre.settings import look_up
@@ -55,39 +55,29 @@ def _keeps_its_target(objective: BYOL) -> BYOL:
 KeptBYOL = Annotated[BYOL, BeforeValidator(_by_name), AfterValidator(_keeps_its_target)]
 
 
-class FedU(Method):
+class FedU(SelfSupervised):
     title: ClassVar[str] = "FedU"
     paper: ClassVar[str] = "Zhuang et al., ICCV 2021, arXiv:2108.06492"
 
     name: str = "fedu"
     objective: KeptBYOL = LOCAL_BYOL
     mu_th: Annotated[float, Field(ge=0)] = 0.4  # mu: a predictor this far from home stays local
-    sgd: SGD = SGD()  # as pFL-BYOL has it; the authors: lr .032, batch 128
+    # SGD as pFL-BYOL has it; the authors: lr .032, batch 128
 
     def build(self, problem: Problem) -> nn.Module:
-        network = ssl.build_objective(self.objective, problem)
+        network = build_objective(self.objective, problem)
         return with_memory(network, ("encoder", "predictor"))
 
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ssl.shared_parts(network, "model")
-
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model, personal)
         moved = {}
         if personal is not None:
             own = recall(personal)
             moved["distance"] = layer_distance(server.model, own)
             if moved["distance"] >= self.mu_th:
                 put(site.network, {n: t for n, t in own.items() if belongs(n, ("predictor",))})
-        report = ssl.train_objective(site, self.sgd)
-        return Update(
-            site.client,
-            samples=len(site.images),
-            weight=len(site.images),
-            shared={"model": take(site.network, self.shared_parts(site.network))},
-            personal=remember(site.network, ("encoder", "predictor")),
-            report={**report, **moved},
-        )
+        update = self.reply(site, self.train(server, site))
+        kept = remember(site.network, ("encoder", "predictor"))
+        return replace(update, personal=kept, report={**update.report, **moved})
 
 
 def layer_distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:

@@ -2,22 +2,21 @@
 
 What a client has without any federation, as the baselines of the Calibre paper's section V:
 
-- ``local``, its Script-Fair: 10 epochs, as many as the other methods' personalisation;
-- ``local-convergent``, its Script-Convergent: until the loss has settled (see :func:`converged`).
+- Script-Fair: 10 epochs, as many as the other methods' personalisation;
+- Script-Convergent: until the loss has settled (see :func:`converged`).
 """
 
 import statistics
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import nn
 
 from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState
-from calibre.methods.supervised import train_classifier
-from calibre.models.network import Problem, build_classifier
+from calibre.methods.method import ServerState, Way
+from calibre.methods.supervised import Supervised, train_classifier
 from calibre.tensors import Tensors
 
 # Without momentum: a few dozen steps are too few for batch norm's statistics to follow weights that
@@ -25,34 +24,30 @@ from calibre.tensors import Tensors
 SHORT_SGD = SGD(lr=0.1, momentum=0, weight_decay=1e-4, batch=32, schedule="constant")
 
 
-class Local(Method):
+class Local(Supervised):
     title: ClassVar[str] = "local only"
     paper: ClassVar[str] = "Script-Fair and Script-Convergent of the Calibre paper, section V"
     federated: ClassVar[bool] = False
+    shares: ClassVar[tuple[str, ...]] = ()
 
-    name: Literal["local", "local-convergent"] = "local"
-    cap: Annotated[int, Field(ge=0)] = 200  # most epochs of local-convergent
+    name: str = "local"
+    until_converged: bool = False  # Script-Convergent
+    cap: Annotated[int, Field(ge=0)] = 200  # most epochs until then
     sgd: SGD = SHORT_SGD
 
     @property
     def label(self) -> str:
-        return f"{self.title}, to convergence" if self.name == "local-convergent" else self.title
+        return f"{self.title}, to convergence" if self.until_converged else self.title
 
-    def personalization(self) -> Personalization:
-        return "native"
-
-    def build(self, problem: Problem) -> nn.Module:
-        return build_classifier(problem)
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ()
+    @property
+    def way(self) -> Way:
+        return "own"
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
-        lasting = self.sgd.model_copy(update={"schedule": "constant"})  # there are no rounds
-        if self.name == "local-convergent":
-            train_to_convergence(site, lasting, self.cap)
+        if self.until_converged:
+            train_to_convergence(site, self.lasting, self.cap)
         else:
-            train_classifier(site, lasting, site.personal.epochs)
+            train_classifier(site, self.lasting, site.personal.epochs)
         return site.network
 
 

@@ -1,17 +1,19 @@
-"""The contract of a federated method, with the rules that most methods share."""
+"""The contract of a federated method, with FedAvg's rules as defaults."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from torch import nn
 
+from calibre.errors import UserError
 from calibre.local.site import Site
-from calibre.models.network import Problem
+from calibre.models.network import Head, Problem
 from calibre.settings import Settings
 from calibre.tensors import Tensors, WeightedMean, take
 
-Personalization = Literal["head", "none", "native"]
+Way = Literal["head", "received", "own"]  # of getting a personal model; calibre.personal has them
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class ServerState:
 
     round: int
     groups: dict[str, Tensors]
+    clients: int = 1  # that take part in training, whether drawn for a round or not
 
     @property
     def model(self) -> Tensors:
@@ -31,37 +34,58 @@ class ServerState:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number that clients send for their server to compute with: what it may be."""
+
+    low: float = 0.0
+    high: float = math.inf  # not reached: what arrives is finite
+    unknown: bool = False  # whether a client may not know it, and send NaN
+
+    def accepts(self, value: float) -> bool:
+        if math.isnan(value):
+            return self.unknown
+        return math.isfinite(value) and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        span = f"from {self.low:g}" + (f" to {self.high:g}" if self.high < math.inf else " on")
+        return f"a number {span}" + (", or unknown" if self.unknown else "")
+
+
+@dataclass(frozen=True)
 class Update:
     """What one client returns from one round."""
 
     client: int
-    samples: int
-    weight: float  # unnormalised, in the mean over clients
+    samples: int  # images that it trained on: those with a label, or all
     shared: dict[str, Tensors]  # leaves the client, by group
+    numbers: dict[str, float] = field(default_factory=dict)  # leaves too; as Method.numbers says
     personal: Tensors | None = None  # never leaves the client
-    report: dict[str, float] = field(default_factory=dict)  # loss terms, divergence, monitors
+    report: dict[str, float] = field(default_factory=dict)  # for people: nothing computes with it
 
 
 class Method(Settings):
     """A method is a frozen set of hyper-parameters and these pure functions on states.
 
-    The rules given here are FedAvg's; a method restates only what its paper changes. How a client
-    gets its personal model is said by :meth:`personalization`:
+    The rules given here are FedAvg's; a method restates only what its paper changes. Before every
+    hook that gets a ``site``, the site's network holds the common start, overlaid by the server's
+    model, overlaid by what the client kept (or by what :meth:`newcomer` made in its place). Of a
+    network the parts ``encoder`` and ``head`` are known to all; a method may add others.
 
-    - ``head``: a linear head trained on the frozen encoder. It starts from the network's own head
-      where there is one, else from a fresh one.
-    - ``none``: the network as received.
-    - ``native``: whatever :meth:`personalize` does to the network.
+    How a client gets its personal model is said by ``way``:
 
-    In all three the network holds the common start, overlaid by the server's model, overlaid by
-    what the client kept; a client that never trained starts from the former two, unless the method
-    says otherwise by :meth:`newcomer`.
+    - ``head``: a linear head on the frozen encoder; the server's head, where there is one, is where
+      it starts from;
+    - ``received``: the network as it is;
+    - ``own``: whatever :meth:`personalize` does to the network.
     """
 
     title: ClassVar[str]
     paper: ClassVar[str]
     federated: ClassVar[bool] = True  # False: there is no federation, only personalisation
+    supervised: ClassVar[bool] = True  # it trains on labelled images alone; False: on all
     one_mean: ClassVar[bool] = True  # False: the server needs more of updates than their mean
+    shares: ClassVar[tuple[str, ...]] = ("encoder", "head")  # parts of the network that travel
+    keeps: ClassVar[tuple[str, ...]] = ()  # parts that stay with the client
     name: str = ""  # how experiments call it; a class of your own goes by its module and name
 
     @property
@@ -69,33 +93,68 @@ class Method(Settings):
         """How results call this method."""
         return self.title
 
-    def personalization(self) -> Personalization:
+    @property
+    def way(self) -> Way:
         return "head"
+
+    @property
+    def numbers(self) -> Mapping[str, Number]:
+        """What clients send beside tensors; anything else is refused before it is used."""
+        return {}
 
     def build(self, problem: Problem) -> nn.Module:
         """The network that a worker keeps; its part ``encoder`` is what personal heads stand on."""
         raise NotImplementedError
 
     def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        """The parts of the network that travel."""
-        raise NotImplementedError
+        return self.shares
+
+    def kept_parts(self, network: nn.Module) -> tuple[str, ...]:
+        return self.keeps
 
     def init(self, network: nn.Module) -> ServerState:
         return ServerState(0, {"model": take(network, self.shared_parts(network))})
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        """Train at one client, starting from the server's state and what the client kept."""
+        """One client's round, from the server's state and what the client kept."""
+        return self.reply(site, self.train(server, site))
+
+    def train(self, server: ServerState, site: Site) -> dict[str, float]:
+        """Train ``site.network`` in place; what to tell people of it."""
         raise NotImplementedError
+
+    def reply(self, site: Site, report: dict[str, float]) -> Update:
+        """What the network now holds, sorted into what travels and what stays."""
+        kept = self.kept_parts(site.network)
+        return Update(
+            site.client,
+            self.samples(site.labelled, len(site.images)),
+            shared={"model": take(site.network, self.shared_parts(site.network))},
+            personal=take(site.network, kept) if kept else None,
+            report=report,
+        )
+
+    def samples(self, labelled: int, images: int) -> int:
+        """How many images a client trains on, of all that it has."""
+        return labelled if self.supervised else images
+
+    def met_labels(self, trained: bool) -> bool:
+        """Whether a client's encoder has seen its labels, if it ``trained`` in the federation."""
+        return self.federated and self.supervised and trained
 
     def expected_update(self, server: ServerState) -> dict[str, Tensors]:
         """What ``Update.shared`` must look like: an update of other names or shapes is refused."""
         return server.groups
 
+    def weight(self, update: Update) -> float:
+        """Of a client in the server's mean, not normalised."""
+        return update.samples
+
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
         """The server's next state; ``updates`` is a stream in client order, read once."""
         mean = WeightedMean()
         for update in updates:
-            mean.add(update.shared["model"], update.weight)
+            mean.add(update.shared["model"], self.weight(update))
         return server.next(model=mean.result())
 
     def newcomer(self, server: ServerState, site: Site) -> Tensors | None:
@@ -103,8 +162,15 @@ class Method(Settings):
         return None
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
-        """The client's own model: images in, logits out; only for ``native`` methods.
-
-        ``site.network`` is loaded as described above.
-        """
+        """The client's own model, images in, logits out; for methods whose ``way`` is their own."""
         raise NotImplementedError
+
+    def classifier(self, network: nn.Module) -> tuple[list[nn.Module], Head]:
+        """A personal network as encoders side by side and one linear head: what a bundle holds."""
+        head = getattr(network, "head", None)
+        if not isinstance(head, nn.Linear):
+            raise UserError(
+                f"the personal models of {self.label} cannot be bundled: a bundle holds an encoder "
+                "and a linear head, and these have no such head"
+            )
+        return [network.get_submodule("encoder")], Head.of(head)

@@ -9,8 +9,8 @@ f_i(w - alpha grad f_i(w)). Every local step takes independent batches B1, B2 an
     FO:  w <- w - beta u
     HF:  w <- w - beta (u - alpha [grad f(w + delta u; B3) - grad f(w - delta u; B3)] / (2 delta))
 
-and the server takes the plain mean of the clients. ``perfedavg`` is the first-order variant (FO),
-``perfedavg-hf`` the Hessian-free one (HF). Both levels are plain SGD, without momentum. B2 runs
+and the server takes the plain mean of the clients. FO is the first-order variant, HF
+the Hessian-free one. Both levels are plain SGD, without momentum. B2 runs
 through the data in epochs; B1 and B3 are drawn at random. Batch norm's buffers are those of w:
 what w~ and w +- delta u see leaves no trace in them.
 
@@ -29,11 +29,11 @@ from torch.func import functional_call
 
 from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState, Update
+from calibre.methods.method import Method, ServerState, Update, Way
 from calibre.methods.supervised import train_classifier
 from calibre.models.network import Problem, build_classifier
 from calibre.settings import Settings
-from calibre.tensors import Tensors, take
+from calibre.tensors import Tensors
 
 Point = Mapping[str, Tensor]  # parameters by name
 Risk = Callable[[Point], Tensor]  # f(.; B) of one batch
@@ -56,27 +56,21 @@ class PerFedAvg(Method):
     alpha: Annotated[float, Field(ge=0)] = 0.01  # rate of the inner step and of personalisation
     beta: Annotated[float, Field(gt=0)] = 0.001  # rate of the meta step; .01 trains faster
     delta: Annotated[float, Field(gt=0)] = 1e-3  # of the difference that stands for the Hessian
+    hessian_free: bool = False  # HF; else FO
     sgd: PlainSGD = PlainSGD()
-
-    @property
-    def hessian_free(self) -> bool:
-        return self.name.endswith("-hf")
 
     @property
     def label(self) -> str:
         return f"Per-FedAvg ({'HF' if self.hessian_free else 'FO'})"
 
-    def personalization(self) -> Personalization:
-        return "native"
+    @property
+    def way(self) -> Way:
+        return "own"
 
     def build(self, problem: Problem) -> nn.Module:
         return build_classifier(problem)
 
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder", "head")
-
-    def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model)
+    def train(self, server: ServerState, site: Site) -> dict[str, float]:
         network = site.network.train(site.labelled > 1)  # batch norm: no statistics of one image
         w = dict(network.named_parameters())
         third: Risk | None = None  # f(.; B3) of the step under way
@@ -101,7 +95,7 @@ class PerFedAvg(Method):
             # the inner gradient being a constant, d f(w~) / d w is grad f(w~; B2) = u
             return {"loss": risk(batch.rows, batch.generator)(adapted)}
 
-        def complete() -> None:
+        def complete(batch: Batch) -> None:
             if third is None:
                 return
             u = {
@@ -110,7 +104,7 @@ class PerFedAvg(Method):
             for name, product in hessian_times(u, third, w, self.delta).items():
                 u[name].sub_(product, alpha=self.alpha)
 
-        report = train(
+        return train(
             site,
             loss,
             examples=site.labelled,
@@ -119,13 +113,9 @@ class PerFedAvg(Method):
             parameters=w.values(),
             before_step=complete,
         )
-        return Update(
-            site.client,
-            site.labelled,
-            weight=1,
-            shared={"model": take(network, self.shared_parts(network))},
-            report=report,
-        )
+
+    def weight(self, update: Update) -> float:
+        return 1
 
     def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
         if self.alpha > 0:

@@ -4,47 +4,46 @@ The plain design of the Calibre paper, section III-B; with SimCLR it is pFL-SimC
 online networks of the objective; momentum copies and queues never travel.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field
 from torch import nn
 
-from calibre.local.sgd import SGD
-from calibre.local.site import Site
-from calibre.methods import self_supervised as ssl
-from calibre.methods.method import Method, ServerState, Update
+from calibre.errors import UserError
+from calibre.methods.self_supervised import SelfSupervised, build_objective
 from calibre.models.network import Problem
-from calibre.ssl.objective import AnyObjective
-from calibre.tensors import Tensors, take
+from calibre.ssl.objective import AnyObjective, Objective
 
 
-class PflSsl(Method):
+class PflSsl(SelfSupervised):
     title: ClassVar[str] = "pFL-SSL"
     paper: ClassVar[str] = "Chen, Su and Li, Calibre, section III-B"
 
-    name: Literal["pfl-ssl"] = "pfl-ssl"
+    name: str = "pfl-ssl"
     objective: AnyObjective = Field(default="simclr", validate_default=True)
-    exchange: ssl.Exchange = "model"  # encoder: the heads stay with their client
-    sgd: SGD = SGD()
+    exchange: Literal["model", "encoder"] = "model"  # encoder: the heads stay with their client
 
     @property
     def label(self) -> str:
-        return f"pFL-{ssl.objective_title(self.objective)}"
+        return f"pFL-{self.objective.title}"
 
     def build(self, problem: Problem) -> nn.Module:
-        return ssl.build_objective(self.objective, problem)
+        return build_objective(self.objective, problem)
 
     def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ssl.shared_parts(network, self.exchange)
+        """Encoder and online heads, or the encoder alone."""
+        shared = cast(Objective, network).shared
+        if self.exchange == "model":
+            return shared
+        if "target" in shared:
+            raise UserError(
+                'method.exchange = "encoder" sends the encoder alone, but target_init = "average" '
+                'averages momentum copies: set target_init to "reset" or "local"'
+            )
+        return ("encoder",)
 
-    def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model, personal)
-        report = ssl.train_objective(site, self.sgd)
-        return Update(
-            site.client,
-            samples=len(site.images),
-            weight=len(site.images),
-            shared={"model": take(site.network, self.shared_parts(site.network))},
-            personal=ssl.kept_parts(site.network, self.exchange),
-            report=report,
-        )
+    def kept_parts(self, network: nn.Module) -> tuple[str, ...]:
+        """The objective's own memory, and heads that do not travel."""
+        objective = cast(Objective, network)
+        travelling = self.shared_parts(network)
+        return tuple(p for p in (*objective.shared, *objective.kept) if p not in travelling)

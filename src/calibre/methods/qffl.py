@@ -8,85 +8,72 @@ objective sum_k F_k^(q+1) / (q+1) gives more weight to clients of a higher loss 
     server:  w^(t+1) = w^t - sum_k Delta_k / sum_k h_k
 
 The server's step is L sum_k F_k^q / sum_k h_k of the way to the mean of the w_k weighted by F_k^q,
-and it is computed as that: a client sends w_k and two numbers. With q = 0 it is FedAvg's plain
-mean. Clients are sampled uniformly, not by their size. L = 1/eta; momentum m lengthens a step by
-1/(1 - m), so eta = lr / (1 - m). F_k is measured on the client's labelled images as they are, in
-evaluation mode. Batch norm's statistics are nobody's to descend on: they count in no norm, and take
-the mean itself. With steps of a few percent they would stay near their start for the whole run.
+and it is computed as that: a client sends w_k and F_k, of which the server makes h_k. With q = 0 it
+is FedAvg's plain mean. Clients are sampled uniformly, not by their size. L = 1/eta; momentum m
+lengthens a step by 1/(1 - m), so eta = lr / (1 - m). F_k is measured on the client's labelled
+images as they are, in evaluation mode. Batch norm's statistics are nobody's to descend on: they
+count in no norm, and take the mean itself. With steps of a few percent they would stay near their
+start for the whole run.
 
 q-FFL is scored with the global model, q-FFL-FT with the global head tuned by each client.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
 from pydantic import Field
-from torch import nn
 
 from calibre.local.features import encode
-from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState, Update
-from calibre.methods.supervised import SUPERVISED_SGD, train_classifier
-from calibre.models.network import Problem, build_classifier
-from calibre.tensors import Tensors, WeightedMean, step_towards, take
+from calibre.methods.method import Number, ServerState, Update
+from calibre.methods.supervised import OneModel
+from calibre.tensors import BATCH_NORM, Tensors, WeightedMean, step_towards
 
-STATISTICS = ("running_mean", "running_var")  # batch norm's
 SMALLEST_RISK = 1e-10  # of a client that is always right: F_k^(q-1) has no value at 0
 
 
-class QFFL(Method):
+class QFFL(OneModel):
     title: ClassVar[str] = "q-FFL"
     paper: ClassVar[str] = "Li et al., ICLR 2020, arXiv:1905.10497"
     one_mean: ClassVar[bool] = False
 
     name: str = "qffl"
     q: Annotated[float, Field(ge=0)] = 1.0  # 0: the mean loss counts; large: the worst client's
-    sgd: SGD = SUPERVISED_SGD
-
-    @property
-    def label(self) -> str:
-        return "q-FFL-FT" if self.name.endswith("-ft") else "q-FFL"
 
     @property
     def L(self) -> float:
         """The Lipschitz constant of the gradient that the learning rate stands for, 1/eta."""
         return (1 - self.sgd.momentum) / self.sgd.lr
 
-    def personalization(self) -> Personalization:
-        return "head" if self.name.endswith("-ft") else "none"
-
-    def build(self, problem: Problem) -> nn.Module:
-        return build_classifier(problem)
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder", "head")
+    @property
+    def numbers(self) -> Mapping[str, Number]:
+        return {"risk": Number(SMALLEST_RISK)}  # F_k
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model)
         F_k = max(risk(site), SMALLEST_RISK)
-        report = train_classifier(site, self.sgd, site.training.epochs)
-        w, w_k = server.model, take(site.network, self.shared_parts(site.network))
-        names = [name for name, _ in site.network.named_parameters()]
-        distance = sum((w[n].double() - w_k[n].double()).square().sum().item() for n in names)
-        h_k = self.q * F_k ** (self.q - 1) * self.L**2 * distance + self.L * F_k**self.q
-        return Update(
-            site.client,
-            site.labelled,
-            weight=F_k**self.q,
-            shared={"model": w_k},
-            report={**report, "risk": F_k, "h": h_k},
-        )
+        update = self.reply(site, self.train(server, site))
+        return replace(update, numbers={"risk": F_k}, report={**update.report, "risk": F_k})
+
+    def weight(self, update: Update) -> float:
+        return float(update.numbers["risk"] ** self.q)
 
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
         mean, h = WeightedMean(), 0.0
         for update in updates:
-            mean.add(update.shared["model"], update.weight)
-            h += update.report["h"]
+            mean.add(update.shared["model"], self.weight(update))
+            h += self._h(server.model, update)
         goal = mean.result()
         model = step_towards(server.model, goal, self.L * mean.weight / h)
-        return server.next(model={**model, **{n: goal[n] for n in goal if n.endswith(STATISTICS)}})
+        return server.next(model={**model, **{n: goal[n] for n in goal if n.endswith(BATCH_NORM)}})
+
+    def _h(self, w: Tensors, update: Update) -> float:
+        """h_k; the distance is over parameters alone."""
+        w_k, F_k = update.shared["model"], update.numbers["risk"]
+        names = [name for name in w if not name.endswith(BATCH_NORM)]
+        distance = sum((w[n].double() - w_k[n].double()).square().sum().item() for n in names)
+        return float(self.q * F_k ** (self.q - 1) * self.L**2 * distance + self.L * F_k**self.q)
 
 
 def risk(site: Site) -> float:

@@ -17,6 +17,7 @@ SCAFFOLD is scored with the global model, SCAFFOLD-FT with the global head tuned
 
 import copy
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
@@ -24,15 +25,15 @@ from torch import nn
 
 from calibre.errors import UserError
 from calibre.local.batches import balanced_batches
-from calibre.local.sgd import SGD
+from calibre.local.sgd import SGD, Batch
 from calibre.local.site import Site
-from calibre.methods.method import Method, Personalization, ServerState, Update
-from calibre.methods.supervised import train_classifier
+from calibre.methods.method import ServerState, Update
+from calibre.methods.supervised import OneModel, train_classifier
 from calibre.models.network import Classifier, Problem, build_classifier
 from calibre.tensors import Tensors, WeightedMean, step_towards, take
 
 
-class Scaffold(Method):
+class Scaffold(OneModel):
     title: ClassVar[str] = "SCAFFOLD"
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     one_mean: ClassVar[bool] = False
@@ -54,46 +55,33 @@ class Scaffold(Method):
             )
         return sgd
 
-    @property
-    def label(self) -> str:
-        return "SCAFFOLD-FT" if self.name.endswith("-ft") else "SCAFFOLD"
-
-    def personalization(self) -> Personalization:
-        return "head" if self.name.endswith("-ft") else "none"
-
     def build(self, problem: Problem) -> nn.Module:
         return with_control(build_classifier(problem))
 
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ("encoder", "head")
-
     def init(self, network: nn.Module) -> ServerState:
-        model = take(network, self.shared_parts(network))
+        model = take(network, self.shares)
         return ServerState(0, {"model": model, "control": control_of(network)})  # c = 0
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
-        site.load(server.model, personal)
         network = site.network
         c, c_i = server.groups["control"], control_of(network)
         drift = {name: (c[name] - c_i[name]).to(site.device) for name in c}
         parameters = {name: network.get_parameter(name) for name in c}
 
-        def correct() -> None:
+        def correct(batch: Batch) -> None:
             for name, parameter in parameters.items():
                 assert parameter.grad is not None
                 parameter.grad.add_(drift[name])  # g_i(y) - c_i + c
 
         report = train_classifier(site, self.sgd, site.training.epochs, before_step=correct)
-        x, y = server.model, take(network, self.shared_parts(network))
+        update = self.reply(site, report)
+        x, y = server.model, update.shared["model"]
         length = self._length(site)
         c_new = {name: c_i[name] - c[name] + (x[name] - y[name]) / length for name in c}
-        return Update(
-            site.client,
-            site.labelled,
-            weight=1,
+        return replace(
+            update,
             shared={"model": y, "control": {name: c_new[name] - c_i[name] for name in c}},
             personal={f"control.{name}": tensor for name, tensor in c_new.items()},
-            report={**report, "clients": site.clients},
         )
 
     def _length(self, site: Site) -> float:
@@ -104,16 +92,18 @@ class Scaffold(Method):
         rates = [self.sgd.rate(first + epoch, rounds * epochs) for epoch in range(epochs)]
         return steps * sum(rates)
 
+    def weight(self, update: Update) -> float:
+        return 1
+
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
-        y, change, clients = WeightedMean(), WeightedMean(), 1.0
+        y, change = WeightedMean(), WeightedMean()
         for update in updates:
-            y.add(update.shared["model"], update.weight)
-            change.add(update.shared["control"], update.weight)
-            clients = update.report["clients"]  # N, the same for all
+            y.add(update.shared["model"], self.weight(update))
+            change.add(update.shared["control"], self.weight(update))
         mean_y, mean_change = y.result(), change.result()
         c = server.groups["control"]
         x = {name: server.model[name] for name in c}  # the parameters; buffers have no direction
-        share = change.weight / clients  # |S| / N
+        share = change.weight / server.clients  # |S| / N
         return server.next(
             model={**mean_y, **step_towards(x, mean_y, self.eta_g)},
             control={name: c[name] + share * mean_change[name] for name in c},

@@ -8,8 +8,41 @@ from torch import Tensor, nn
 
 from calibre.local.sgd import SGD, Batch, Loss, train
 from calibre.local.site import Site
+from calibre.methods.method import Method, ServerState, Way
+from calibre.models.network import Problem, build_classifier
 
 SUPERVISED_SGD = SGD(lr=0.02, momentum=0.9, weight_decay=1e-4, batch=32, schedule="constant")
+
+
+class Supervised(Method):
+    """Clients train a classifier, encoder and head, on their labelled images."""
+
+    sgd: SGD = SUPERVISED_SGD
+
+    def build(self, problem: Problem) -> nn.Module:
+        return build_classifier(problem)
+
+    def train(self, server: ServerState, site: Site) -> dict[str, float]:
+        return train_classifier(site, self.sgd, site.training.epochs)
+
+    @property
+    def lasting(self) -> SGD:
+        """The same steps after the rounds, when there is no schedule left to follow."""
+        return self.sgd.model_copy(update={"schedule": "constant"})
+
+
+class OneModel(Supervised):
+    """One model for all: scored as received, or after each client's head was tuned to it (-FT)."""
+
+    finetune: bool = False  # each client first gets a head of its own (the paper's section V)
+
+    @property
+    def label(self) -> str:
+        return f"{self.title}-FT" if self.finetune else self.title
+
+    @property
+    def way(self) -> Way:
+        return "head" if self.finetune else "received"
 
 
 def cross_entropy(site: Site) -> Loss:
@@ -26,7 +59,7 @@ def train_classifier(
     site: Site,
     sgd: SGD,
     epochs: int,
-    before_step: Callable[[], None] | None = None,
+    before_step: Callable[[Batch], None] | None = None,
     stop: Callable[[dict[str, float]], bool] = lambda report: False,
 ) -> dict[str, float]:
     """E epochs of SGD on all of ``site.network`` (encoder and head), in place."""
@@ -43,12 +76,14 @@ def train_classifier(
     )
 
 
-def pull(network: nn.Module, centre: Mapping[str, Tensor], strength: float) -> Callable[[], None]:
+def pull(
+    network: nn.Module, centre: Mapping[str, Tensor], strength: float
+) -> Callable[[Batch], None]:
     """A ``before_step`` that adds the gradient of strength/2 |w - centre|^2, w the parameters."""
     pairs = [(w, centre[name].to(w.device)) for name, w in network.named_parameters()]
 
     @torch.no_grad()
-    def add() -> None:
+    def add(batch: Batch) -> None:
         for w, at in pairs:
             assert w.grad is not None
             w.grad.add_(w - at, alpha=strength)

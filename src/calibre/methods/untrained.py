@@ -4,7 +4,7 @@ The probe that every trained encoder must beat: random convolutions already carr
 image, so an accuracy says nothing without this floor beside it.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import nn
 
@@ -16,13 +16,11 @@ class Untrained(Method):
     title: ClassVar[str] = "untrained encoder"
     paper: ClassVar[str] = "random-encoder probe"
     federated: ClassVar[bool] = False
+    shares: ClassVar[tuple[str, ...]] = ()
 
-    name: Literal["untrained"] = "untrained"
+    name: str = "untrained"
 
     def build(self, problem: Problem) -> nn.Module:
         network = nn.Module()
         network.encoder = build_encoder(problem)
         return network
-
-    def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
-        return ()

@@ -1,14 +1,15 @@
 """Encoder and head as named parts; what is shared, frozen or kept is said by these names."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from calibre import rng
 from calibre.errors import UserError
-from calibre.experiment import NetworkSettings
 from calibre.registry import ENCODERS
+from calibre.sections import NetworkSettings
 from calibre.settings import look_up
 
 IMAGENET_STEM_FROM = 64  # pixels
@@ -23,6 +24,18 @@ class Problem:
     classes: int
     network: NetworkSettings
     seed: int
+
+
+class Head(NamedTuple):
+    """A linear classifier, or those of C clients stacked."""
+
+    weight: Tensor  # [K, d] or [C, K, d]
+    bias: Tensor  # [K] or [C, K]
+
+    @staticmethod
+    def of(linear: nn.Linear) -> "Head":
+        """A copy that later training leaves alone."""
+        return Head(linear.weight.detach().clone(), linear.bias.detach().clone())
 
 
 class Classifier(nn.Module):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibre import __version__
-from calibre.experiment import NetworkSettings
+from calibre.models.network import Head
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import (
     Accuracy,
@@ -25,11 +25,12 @@ from calibre.personal.card import (
     Preprocessing,
     Refusal,
 )
-from calibre.personal.heads import Head, Samples
+from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut
 from calibre.personal.outside import RATES, Prototypes, fit_prototypes, refused, threshold
 from calibre.personal.predictor import Predictor
 from calibre.personal.trust import calibration_error, fit_temperature, surprise, wilson
+from calibre.sections import NetworkSettings
 
 RATE = 0.05  # of own images that may be refused as strangers
 FEWEST_TO_FIT = 10  # held-out images, below which a temperature is left at 1

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from calibre.data.augment import Normalization
-from calibre.experiment import Fraction, NetworkSettings
+from calibre.sections import Fraction, NetworkSettings
 from calibre.settings import Settings
 
 Side = Annotated[int, Field(ge=1, le=8192)]

@@ -2,7 +2,7 @@
 
 Step t of all clients is two batched matrix products, so that 150 heads cost little more than their
 arithmetic. Each head makes the very steps it would make in a loop over the clients with
-``nn.Linear``, ``F.cross_entropy`` and ``torch.optim.SGD`` (ALGORITHMS C.1).
+``nn.Linear``, ``F.cross_entropy`` and ``torch.optim.SGD``.
 
 Shapes: C clients, n samples of one and N of all, d features, K classes, T steps in an epoch,
 B samples in a batch, D = d + 8.
@@ -16,19 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from calibre.experiment import PersonalSettings
 from calibre.local.batches import balanced_batches
+from calibre.models.network import Head
 from calibre.rng import stream
+from calibre.sections import PersonalSettings
 
 GROUP = 50  # clients trained together: enough to hide the cost of a call, few enough for the cache
 BIAS = 8  # columns for the bias, of which one is used: rows of whole vectors multiply faster
-
-
-class Head(NamedTuple):
-    """A linear classifier, or those of C clients stacked."""
-
-    weight: Tensor  # [K, d] or [C, K, d]
-    bias: Tensor  # [K] or [C, K]
 
 
 class Samples(NamedTuple):

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibre.experiment import PersonalSettings
-from calibre.personal.heads import Head, Samples, train_heads
+from calibre.models.network import Head
+from calibre.personal.heads import Samples, train_heads
 from calibre.personal.outside import fit_prototypes
 from calibre.personal.trust import fit_temperature
+from calibre.sections import PersonalSettings
 
 FOLDS = 5
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from calibre.data.augment import Normalization, plain
 from calibre.local.features import CHUNK
-from calibre.models.network import Classifier, feature_count
-from calibre.personal.heads import Head
+from calibre.models.network import Classifier, Head, feature_count
 from calibre.personal.outside import Prototypes, nearest
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from calibre.engine.encodings import encode_clients
 from calibre.experiment import Experiment
+from calibre.finished.encodings import encode_clients
 from calibre.recipes.recipe import Recipe, Verdict
 from calibre.recipes.settings import Scale, Scheme, experiment, method
 from calibre.report.figures.style import save

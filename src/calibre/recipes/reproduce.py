@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from calibre import suite
 from calibre.data.sources import locate
-from calibre.engine import suite
-from calibre.engine.estimate import duration, seconds
 from calibre.engine.events import Emit
 from calibre.errors import UserError
+from calibre.estimate import duration, seconds
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.recipes.recipe import Recipe
 from calibre.recipes.settings import Scale
 from calibre.report.runs import read_all
+from calibre.run_folder import RunFolder
 from calibre.settings import nearest
 
 
@@ -20,7 +21,7 @@ def announcement(recipe: Recipe, experiments: Sequence[Experiment], out: Path) -
     """What will run and how long it should take here; a data set that is absent is named."""
     for data in {experiment.data for experiment in experiments}:
         locate(data)
-    missing = [e for e in experiments if not (out / e.folder_name / "metrics.json").exists()]
+    missing = [e for e in experiments if not RunFolder(out / e.folder_name).finished]
     lines = [f"{recipe.title}: {len(experiments)} runs, {len(experiments) - len(missing)} finished"]
     if missing:
         lines.append(f"the others should take about {duration(_expected(missing))} here")

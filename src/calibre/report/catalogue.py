@@ -1,12 +1,14 @@
 """Every method and objective by name: what it is called, where it comes from, what it sends."""
 
-from typing import Any, cast
+from typing import Any
 
-from calibre.experiment import Experiment, NetworkSettings
+from calibre.experiment import Experiment
 from calibre.methods.method import Method
 from calibre.models.network import Problem
 from calibre.registry import METHODS, OBJECTIVES
-from calibre.settings import Settings, look_up
+from calibre.sections import NetworkSettings
+from calibre.settings import look_up
+from calibre.ssl.objective import ObjectiveSettings
 from calibre.tensors import belongs
 
 SMALLEST = Problem(size=8, channels=1, classes=2, network=NetworkSettings(width=1), seed=0)
@@ -17,10 +19,10 @@ def catalogue() -> list[dict[str, Any]]:
     for name in METHODS:
         kind = look_up("method", name, METHODS)
         field = kind.model_fields.get("objective")
-        with_objective = field is not None and field.annotation is Settings  # any objective
+        with_objective = field is not None and field.annotation is ObjectiveSettings
         for objective in OBJECTIVES if with_objective else [None]:
             chosen = {"objective": objective} if objective else {}
-            method = cast(Method, Experiment(method={"name": name, **chosen}).method)
+            method = Experiment(method={"name": name, **chosen}).method
             rows.append(
                 {
                     "method": name,

@@ -21,9 +21,9 @@ def warnings(
     if not better:
         return []
     tries = ["more rounds (training.rounds)"]
-    if method.personalization() == "head" and not finetuned:
+    if method.way == "head" and not finetuned:
         tries.append("personal.finetune_encoder=true, if clients have labels enough")
-    if method.name != "fedavg-ft":
+    if not method.supervised:
         tries.append("method.name=fedavg-ft, which learns from all labels together")
     found = " and ".join(
         f"{TITLES[name]} is better by {100 * gap:.1f} points" for name, gap in better.items()

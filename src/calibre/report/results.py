@@ -2,10 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-import safetensors.torch as st
 
 from calibre import __version__
 from calibre.experiment import Experiment
@@ -14,14 +11,15 @@ from calibre.methods.method import Method, ServerState
 from calibre.report import payoff
 from calibre.report.figures.accuracies import accuracy_figure
 from calibre.report.metrics import ClientResult, summary, write_clients_csv
-from calibre.tensors import Tensors
+from calibre.run_folder import RunFolder
+from calibre.tensors import Tensors, to_file
 
 
 def write_results(
     experiment: Experiment,
     method: Method,
     state: ServerState,
-    folder: Path,
+    folder: RunFolder,
     federation_hash: str,
     rows: list[ClientResult],
     failures: int,
@@ -29,8 +27,8 @@ def write_results(
     seconds: float,
     promise: Mapping[str, Any],
 ) -> dict[str, Any]:
-    write_atomic(folder / "model.safetensors", st.save(state.groups.get("model", {})))
-    write_clients_csv(rows, folder / "clients.csv")
+    write_atomic(folder.model, to_file(state.groups.get("model", {})))
+    write_clients_csv(rows, folder.table)
     reached = groups(rows, lambda row: row.accuracy)
     floors = {
         name: groups(rows, lambda row, name=name: row.floors[name])
@@ -55,8 +53,8 @@ def write_results(
         **reached,
         "floors": floors,
     }
-    accuracy_figure(rows, folder / "figures", title=f"{method.label} on {experiment.data.source}")
-    write_atomic(folder / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    accuracy_figure(rows, folder.figures, title=f"{method.label} on {experiment.data.source}")
+    write_atomic(folder.metrics, json.dumps(metrics, indent=2) + "\n")
     return metrics
 
 

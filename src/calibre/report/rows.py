@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 from calibre.errors import UserError
-from calibre.experiment import Experiment
+from calibre.experiment import Experiment, method_named
 from calibre.methods.method import Method
-from calibre.registry import METHODS
 from calibre.report.inference import half_interval
 from calibre.report.metrics import summary
 from calibre.report.runs import Run
-from calibre.settings import flat, look_up
+from calibre.tables import flat
 
 Group = Literal["train", "novel"]
 GROUPS: dict[Group, str] = {"train": "trained", "novel": "novel"}  # as tables call them
@@ -130,7 +129,7 @@ def mean_of(row: Row, group: Group) -> float:
 def identity_of(experiment: Experiment) -> Identity:
     """All settings that decide what a method gives on a federation, but for the seed."""
     idle = ["name", "seed", "data.root", "personal.floors"]
-    if not cast(Method, experiment.method).federated:
+    if not experiment.method.federated:
         idle += OF_ROUNDS
     return {
         key: value
@@ -151,7 +150,7 @@ def _key(experiment: Experiment) -> str:
 
 
 def _floor(name: str) -> Method:
-    return cast(Method, look_up("floor", name, METHODS)())
+    return method_named(name)
 
 
 def floor_identity(run: Run, name: str) -> Identity:

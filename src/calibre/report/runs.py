@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calibre import experiment as experiments
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import read_json_lines
 from calibre.report.metrics import ClientResult, read_clients_csv
+from calibre.run_folder import RunFolder
 
 LARGEST = 2**28  # bytes of one file; clients.csv of a million clients has a quarter of that
 NEEDED = {
@@ -56,7 +56,7 @@ class Run:
             listed = sum(client.novel == novel for client in self.clients)
             if self.metrics[group].get("clients") != listed:
                 raise _damaged(
-                    self.folder / "clients.csv",
+                    RunFolder(self.folder).table,
                     f"it lists {listed} {'novel' if novel else 'trained'} clients, metrics.json "
                     f"counts {self.metrics[group].get('clients')}",
                 )
@@ -65,7 +65,7 @@ class Run:
     @cached_property
     def events(self) -> list[dict[str, Any]]:
         """What happened in the run, in order."""
-        path = self.folder / "events.jsonl"
+        path = RunFolder(self.folder).events
         _check_size(path)
         try:
             events = read_json_lines(path)
@@ -81,7 +81,7 @@ class Run:
             reports = event.get("clients")
             told = isinstance(reports, dict) and all(isinstance(r, dict) for r in reports.values())
             if not told or not isinstance(event.get("round"), int):
-                path = self.folder / "events.jsonl"
+                path = RunFolder(self.folder).events
                 raise _damaged(path, "a round does not say what its clients reported")
         return rounds
 
@@ -93,21 +93,16 @@ def read_all(folders: Sequence[Path]) -> list[Run]:
 
 def read(folder: Path) -> Run:
     """The finished run of a folder; whatever is wrong with it is told in the user's words."""
-    file = folder / "experiment.toml"
-    if not file.is_file():
-        inside = next(iter(sorted(folder.glob("*/experiment.toml"))), None)
-        hint = f"; the runs are inside it, such as {inside.parent}" if inside else ""
-        what = "it has no experiment.toml" if folder.is_dir() else "there is no such folder"
-        raise UserError(f"{folder} is not a run folder: {what}{hint}")
-    if not (folder / "metrics.json").is_file():
+    place = RunFolder(folder)
+    experiment = place.read_experiment()
+    if not place.finished:
         raise UserError(
             f"the run in {folder} is not finished; go on with  calibre-fl resume {folder}"
         )
-    return Run(folder, experiments.read(file), _metrics(folder), _clients(folder)).checked()
+    return Run(folder, experiment, _metrics(place.metrics), _clients(place.table)).checked()
 
 
-def _metrics(folder: Path) -> dict[str, Any]:
-    path = folder / "metrics.json"
+def _metrics(path: Path) -> dict[str, Any]:
     _check_size(path)
     try:
         metrics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -119,8 +114,7 @@ def _metrics(folder: Path) -> dict[str, Any]:
     return metrics
 
 
-def _clients(folder: Path) -> tuple[ClientResult, ...]:
-    path = folder / "clients.csv"
+def _clients(path: Path) -> tuple[ClientResult, ...]:
     _check_size(path)
     try:
         rows = read_clients_csv(path)

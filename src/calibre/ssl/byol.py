@@ -15,12 +15,11 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibre.settings import Settings
 from calibre.ssl.momentum import Momentum, Target, TargetInit, cosine_momentum
-from calibre.ssl.objective import Objective, Pair, Sample, Width, projector
+from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width, projector
 
 
-class BYOL(Settings):
+class BYOL(ObjectiveSettings):
     title: ClassVar[str] = "BYOL"
     paper: ClassVar[str] = "Grill et al., NeurIPS 2020, arXiv:2006.07733"
 
@@ -49,18 +48,18 @@ class BYOLObjective(Objective):
         self.shared = ("encoder", "projector", "predictor", *self.target.shared)
         self.kept = self.target.kept
 
-    def begin_round(self, sample: Sample) -> None:
+    def begin_round(self, draw: Draw) -> None:
         self.target.begin_round(self.encoder, self.projector)
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         p_a, p_b = self.predictor(h_a), self.predictor(h_b)
         t_a, t_b = self.target(a), self.target(b)
         return Pair((distance(p_a, t_b) + distance(p_b, t_a)) / 2, z_a, z_b, h_a, h_b)
 
-    def after_step(self) -> None:
-        momentum = cosine_momentum(self.momentum, self.progress)
+    def after_step(self, step: Step) -> None:
+        momentum = cosine_momentum(self.momentum, step.progress)
         self.target.follow(self.encoder, self.projector, momentum)
 
 

@@ -21,14 +21,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from calibre.local.batches import balanced_batches
-from calibre.settings import Settings
 from calibre.ssl.momentum import Momentum, Target, TargetInit
-from calibre.ssl.objective import Objective, Pair, Sample, Width
+from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width
 
 CHUNK = 256  # images at a time when a queue is first filled: keeps memory flat
 
 
-class MoCo(Settings):
+class MoCo(ObjectiveSettings):
     title: ClassVar[str] = "MoCoV2"
     paper: ClassVar[str] = "Chen et al., 2020, arXiv:2003.04297"
 
@@ -60,14 +59,14 @@ class MoCoObjective(Objective):
         self.shared = ("encoder", "projector", *self.target.shared)
         self.kept = (*self.target.kept, "queue") if settings.persist else self.target.kept
 
-    def begin_round(self, sample: Sample) -> None:
+    def begin_round(self, draw: Draw) -> None:
         self.target.begin_round(self.encoder, self.projector)
         if not self.settings.persist:
-            views = sample(self.settings.queue)
+            views = draw(self.settings.queue).views
             chunks = views.split(balanced_batches(len(views), CHUNK))
             self.queue.fill(torch.cat([self._keys(chunk) for chunk in chunks]))
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         self.target.follow(self.encoder, self.projector, self.settings.momentum)
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
@@ -76,7 +75,7 @@ class MoCoObjective(Objective):
         self._joining = torch.cat([k_a, k_b])
         return Pair(loss, z_a, z_b, h_a, h_b)
 
-    def after_step(self) -> None:
+    def after_step(self, step: Step) -> None:
         self.queue.push(self._joining)
 
     def _keys(self, x: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """The contract of a self-supervised objective."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Annotated, ClassVar, NamedTuple, Protocol
+from typing import Annotated, ClassVar, NamedTuple
 
+import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 
@@ -14,14 +15,32 @@ from calibre.settings import Settings, named
 class Pair(NamedTuple):
     """What one forward pass over two views gives; z and h carry gradient for both views."""
 
-    loss: Tensor  # l_s
+    loss: Tensor  # what is minimised
     z_a: Tensor  # encodings [N, features]
     z_b: Tensor
     h_a: Tensor  # projector outputs [N, projection]
     h_b: Tensor
+    terms: Mapping[str, Tensor] = {}  # what to report beside the loss
 
 
-Sample = Callable[[int], Tensor]  # n -> one view each of at most n of the client's images
+class Step(NamedTuple):
+    """What an objective may know of the step under way, beside the two views."""
+
+    rows: Tensor  # int64 [N]: which of the client's images these are
+    labels: Tensor  # int64 [N], -1 where unlabelled
+    progress: float  # of the whole run, 0 to 1, by global epochs: for schedules
+    random: Callable[[str], torch.Generator]  # purpose -> randomness of this step
+    both: bool = False  # whether z and h of both views will be used
+
+
+class Sample(NamedTuple):
+    """One view each of some of a client's images."""
+
+    rows: Tensor  # int64 [n]: which images
+    views: Tensor  # [n, C, H, W]
+
+
+Draw = Callable[[int], Sample]  # n -> at most n of the client's images
 
 
 class Objective(nn.Module):
@@ -33,37 +52,36 @@ class Objective(nn.Module):
 
     shared: tuple[str, ...] = ()  # the parts that travel: encoder and online heads
     kept: tuple[str, ...] = ()  # the parts that stay with the client from one round to its next
-    progress: float = 0.0  # of the whole run, 0 to 1, by global epochs: for schedules
-    calibrated: bool = False  # whether z and h of both views will be used
     encoder: nn.Module
 
-    def begin_round(self, sample: Sample) -> None:
+    def begin_round(self, draw: Draw) -> None:
         """After the round's tensors were received: set up momentum copies, queues, groups."""
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         raise NotImplementedError
 
-    def before_step(self) -> None:
+    def before_step(self, step: Step) -> None:
         """Between backward and the optimizer's step: may change gradients."""
 
-    def after_step(self) -> None:
+    def after_step(self, step: Step) -> None:
         """After the optimizer's step: momentum copies, queues, groups."""
 
 
-class ObjectiveSettings(Protocol):
+class ObjectiveSettings(Settings):
     """The hyper-parameters of an objective, and how to build its network around an encoder."""
 
     title: ClassVar[str]
     paper: ClassVar[str]
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
-    def build(self, encoder: nn.Module, features: int) -> Objective: ...
+    def build(self, encoder: nn.Module, features: int) -> Objective:
+        raise NotImplementedError
 
 
 AnyObjective = Annotated[
-    SerializeAsAny[Settings], BeforeValidator(named("method.objective", OBJECTIVES, "simclr"))
+    SerializeAsAny[ObjectiveSettings],
+    BeforeValidator(named("method.objective", ObjectiveSettings, OBJECTIVES, "simclr")),
 ]
 
 Width = Annotated[int, Field(ge=2)]  # of a layer

@@ -3,21 +3,20 @@
 T. Chen, S. Kornblith, M. Norouzi, G. Hinton, ICML 2020, arXiv:2002.05709, Algorithm 1.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from calibre.settings import Settings
 from calibre.ssl.ntxent import ntxent
-from calibre.ssl.objective import Objective, Pair, Width, projector
+from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Step, Width, projector
 
 
-class SimCLR(Settings):
+class SimCLR(ObjectiveSettings):
     title: ClassVar[str] = "SimCLR"
     paper: ClassVar[str] = "Chen et al., ICML 2020, arXiv:2002.05709"
 
-    name: Literal["simclr"] = "simclr"
+    name: str = "simclr"
     temperature: Annotated[float, Field(gt=0)] = 0.2  # tau_s
     hidden: Width | None = None  # of the projector; default 4 x features: 2048 for ResNet-18
     projection: Width | None = None  # length of h; default features / 2: 256 for ResNet-18
@@ -37,7 +36,7 @@ class SimCLRObjective(Objective):
         projection = settings.projection or max(2, features // 2)
         self.projector = projector((features, hidden, projection), last_norm=True)
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         z_a, z_b = self.encoder(a), self.encoder(b)  # two passes: batch norm sees one view each
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         return Pair(ntxent(h_a, h_b, self.temperature), z_a, z_b, h_a, h_b)

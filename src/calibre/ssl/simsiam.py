@@ -11,11 +11,10 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibre.settings import Settings
-from calibre.ssl.objective import Objective, Pair, Width, projector
+from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Step, Width, projector
 
 
-class SimSiam(Settings):
+class SimSiam(ObjectiveSettings):
     title: ClassVar[str] = "SimSiam"
     paper: ClassVar[str] = "Chen and He, CVPR 2021, arXiv:2011.10566"
 
@@ -41,7 +40,7 @@ class SimSiamObjective(Objective):
         self.projector = projector(sizes, last_norm=True, last_affine=False)
         self.predictor = projector((projection, bottleneck, projection), last_norm=False)
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         p_a, p_b = self.predictor(h_a), self.predictor(h_b)

@@ -22,15 +22,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from calibre.settings import Settings
 from calibre.ssl.momentum import Momentum, Target, TargetInit
-from calibre.ssl.objective import Objective, Pair, Sample, Width, projector
+from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width, projector
 
 PAPER_FEATURES = 512  # of ResNet-18
 KMEANS_ITERATIONS = 20
 
 
-class SMoG(Settings):
+class SMoG(ObjectiveSettings):
     title: ClassVar[str] = "SMoG"
     paper: ClassVar[str] = "Pang et al., ECCV 2022, arXiv:2207.06167"
 
@@ -59,7 +58,7 @@ class Groups(nn.Module):
 
 
 class SMoGObjective(Objective):
-    """Without Calibre only one view passes the online network: ``Pair`` then has it twice."""
+    """Unless both are asked for, one view passes the online network: ``Pair`` has it twice."""
 
     def __init__(self, settings: SMoG, encoder: nn.Module, features: int) -> None:
         super().__init__()
@@ -75,18 +74,18 @@ class SMoGObjective(Objective):
         self.target = Target(self.encoder, self.projector, settings.target_init)
         self.shared = ("encoder", "projector", "predictor", "groups", *self.target.shared)
         self.kept = self.target.kept
-        self.step = 0
+        self.steps = 0
         self.updated = self.groups.vectors  # g', until after the step
         self.bank: list[Tensor] = []  # u of the steps since the last re-clustering
 
-    def begin_round(self, sample: Sample) -> None:
-        self.step = 0
+    def begin_round(self, draw: Draw) -> None:
+        self.steps = 0
         self.bank = []
         self.groups.vectors.copy_(normalize(self.groups.vectors, dim=1))  # a mean of many is short
         self.target.begin_round(self.encoder, self.projector)
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
-        swapped = self.step % 2 == 1
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
+        swapped = self.steps % 2 == 1
         x_1, x_2 = (b, a) if swapped else (a, b)
         z_1 = self.encoder(x_1)
         u = self.projector(z_1)
@@ -100,17 +99,17 @@ class SMoGObjective(Objective):
         if self.settings.reset_every:
             self.bank.append(u.detach().float())
         z_2, h_2 = z_1, u
-        if self.calibrated:
+        if step.both:
             z_2 = self.encoder(x_2)
             h_2 = self.projector(z_2)
         return Pair(loss, z_2, z_1, h_2, u) if swapped else Pair(loss, z_1, z_2, u, h_2)
 
     @torch.no_grad()
-    def after_step(self) -> None:
+    def after_step(self, step: Step) -> None:
         self.groups.vectors.copy_(self.updated)
         self.target.follow(self.encoder, self.projector, self.settings.momentum)
-        self.step += 1
-        if self.settings.reset_every and self.step % self.settings.reset_every == 0:
+        self.steps += 1
+        if self.settings.reset_every and self.steps % self.settings.reset_every == 0:
             self._regroup()
 
     def _regroup(self) -> None:

@@ -19,14 +19,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from calibre.settings import Settings
-from calibre.ssl.objective import Objective, Pair, Sample, Width, projector
+from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width, projector
 
 Count = Annotated[int, Field(ge=0)]
 PAPER_FEATURES = 512  # of ResNet-18; below, batches are small too and many prototypes make noise
 
 
-class SwAV(Settings):
+class SwAV(ObjectiveSettings):
     title: ClassVar[str] = "SwAV"
     paper: ClassVar[str] = "Caron et al., NeurIPS 2020, arXiv:2006.09882"
 
@@ -58,14 +57,14 @@ class SwAVObjective(Objective):
         self.prototypes = nn.Linear(projection, count, bias=False)  # C [K, D], rows made unit
         self._forget()
 
-    def begin_round(self, sample: Sample) -> None:
+    def begin_round(self, draw: Draw) -> None:
         self._forget()
 
     def _forget(self) -> None:
-        self.step = 0
+        self.steps = 0
         self.past = self.prototypes.weight.new_empty(0, 2, self.prototypes.in_features)
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         with torch.no_grad():  # averaging at the server and steps of SGD leave the unit sphere
             self.prototypes.weight.copy_(normalize(self.prototypes.weight, dim=1))
         z_a, z_b = self.encoder(a), self.encoder(b)
@@ -86,13 +85,13 @@ class SwAVObjective(Objective):
         every = torch.cat([scores, self.prototypes(past)])  # [N + Q, K]
         return sinkhorn(every, self.settings.epsilon, self.settings.iterations)[: len(scores)]
 
-    def before_step(self) -> None:
+    def before_step(self, step: Step) -> None:
         # to leave out the gradient, unlike a zero one, also leaves out weight decay
-        if self.progress == 0 and self.step < self.settings.freeze_prototypes:
+        if step.progress == 0 and self.steps < self.settings.freeze_prototypes:
             self.prototypes.weight.grad = None
 
-    def after_step(self) -> None:
-        self.step += 1
+    def after_step(self, step: Step) -> None:
+        self.steps += 1
 
 
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:

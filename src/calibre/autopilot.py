@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibre.data.parts import Ints
+from calibre.data.facts import Facts
 from calibre.errors import UserError
 
 PASSES = 200_000  # of 32 x 32 images through the network, forth and back: minutes on two cores
@@ -20,24 +20,6 @@ FEW_CLIENTS = 10  # all of them train in every round
 LARGE = 64  # pixels, from which on ResNets have a stem for large images
 FINETUNE = 30  # labels of a client, from which on its own copy of the encoder follows them
 TRAIN_SHARE = 0.8  # of the images, where a fifth is set aside to test on
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a source says of itself before anything is decoded."""
-
-    name: str
-    known: bool  # one of the data sets that Calibre knows by name
-    # [C, K] labelled images by client and class, without test images that it has apart; one row
-    # where nobody owns any
-    table: Ints
-    owned: bool  # the source says whose the images are
-    tested: bool  # it has test images of its own
-    unlabelled: int
-    size: tuple[int, int] | None  # height and width of all images; None: they differ
-    sizes: str  # in words
-    common_size: int  # of a square that suits most
-    channels: int
 
 
 @dataclass(frozen=True)

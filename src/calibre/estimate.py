@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -18,10 +18,9 @@ from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.engine.devices import Machine, choose, main_device, plan
 from calibre.engine.host import Host
-from calibre.engine.jobs import METHOD
+from calibre.engine.messages import METHOD
 from calibre.experiment import Experiment
 from calibre.local.features import encode
-from calibre.methods.method import Method
 
 TRIAL_IMAGES = 128
 
@@ -87,7 +86,7 @@ def _trial(experiment: Experiment, folder: Path, device: str) -> dict[str, float
     federation = federations.build(pool, experiment.federation, experiment.seed)
     host = Host(experiment, pool, federation, folder, torch.device(device))
     loaded, state = host.load(METHOD), host.initial_state()
-    method = cast(Method, experiment.method)
+    method = experiment.method
     site = host.site(METHOD, state, client=0)
     sizes = [
         len(held.labelled) + len(held.unlabelled)

@@ -16,10 +16,11 @@ from calibre.data.formats import EncodedImage, Part, Raw
 from calibre.data.formats.decoders import decode
 from calibre.data.sources import locate
 from calibre.errors import UserError
-from calibre.experiment import DataSettings, PersonalSettings
-from calibre.personal.heads import Head, Samples, fresh_head, train_heads
+from calibre.models.network import Head
+from calibre.personal.heads import Samples, fresh_head, train_heads
 from calibre.personal.holdout import HeldOut, cross_validate, refit_heads
 from calibre.personal.pictures import as_encoded
+from calibre.sections import DataSettings, PersonalSettings
 
 # A few images make few batches; ten epochs of them are too few steps for a head to settle.
 STEPS = 400

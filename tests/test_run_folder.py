@@ -2,8 +2,8 @@ import os
 
 import pytest
 import torch
-
 from calibre.engine.store import RunFolder
+
 from calibre.errors import UserError
 from calibre.methods.method import ServerState
 

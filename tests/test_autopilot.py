@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibre.data.choose import Facts, choose, fill
+from calibre.autopilot import choose, fill
+from calibre.data.facts import Facts
 from calibre.data.sources import facts
 from calibre.errors import UserError
-from calibre.experiment import DataSettings, Experiment
+from calibre.experiment import Experiment
+from calibre.sections import DataSettings
 from calibre.settings import validate
 from tests.data.test_intake import fill as draw_federation
 from tests.data.test_intake import picture, put

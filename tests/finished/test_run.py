@@ -8,16 +8,16 @@ import torch
 
 from calibre.data.sources import load as load_pool
 from calibre.engine import rounds
-from calibre.engine.delivery import Delivery
-from calibre.engine.packing import parts
 from calibre.errors import UserError
-from calibre.experiment import NetworkSettings, read
+from calibre.experiment import read
+from calibre.finished.run import FinishedRun
 from calibre.methods.apfl import Mixture
 from calibre.methods.untrained import Untrained
 from calibre.models.network import Problem, build_classifier
 from calibre.personal.bundle import load
 from calibre.personal.predictor import SideBySide
 from calibre.registry import METHODS
+from calibre.sections import NetworkSettings
 from calibre.tensors import take
 from tests.conftest import TINY
 
@@ -40,7 +40,7 @@ def test_every_methods_bundle_answers_as_its_run_scored(tiny, tmp_path, name):
     """Trained and novel clients: the share right on the client's test images is clients.csv's."""
     experiment = _experiment(tiny, name)
     rounds.run(experiment, tmp_path / "r")
-    delivery = Delivery(tmp_path / "r")
+    delivery = FinishedRun(tmp_path / "r")
     pool = load_pool(experiment.data)
     for client in (0, 6):
         delivery.bundle(client).save(tmp_path / "b")
@@ -66,7 +66,7 @@ def _experiment(tiny, name):
 
 def test_a_fine_tuned_encoder_travels_with_its_bundle(tiny, tmp_path):
     rounds.run(tiny("personal.finetune_encoder=true", *QUICK), tmp_path / "r")
-    delivery = Delivery(tmp_path / "r")
+    delivery = FinishedRun(tmp_path / "r")
     one, other = [delivery.bundle(client) for client in (0, 1)]
     first = "network.encoder.encoders.0.layers.0.weight"
     assert not torch.equal(one.predictor.state_dict()[first], other.predictor.state_dict()[first])
@@ -84,7 +84,7 @@ def test_a_mixture_is_one_head_on_two_encoders():
 
 
 def test_the_card_tells_of_the_run(finished):
-    delivery = Delivery(finished)
+    delivery = FinishedRun(finished)
     card = delivery.bundle(5).card
     metrics = json.loads((finished / "metrics.json").read_text())
     assert card.fairness == {group: metrics[group] for group in ("train", "novel")}
@@ -99,16 +99,16 @@ def test_the_card_tells_of_the_run(finished):
 
 
 def test_bundles_do_not_depend_on_each_other(finished):
-    together = Delivery(finished)
+    together = FinishedRun(finished)
     together.bundle(0)
-    one, alone = together.bundle(3), Delivery(finished).bundle(3)
+    one, alone = together.bundle(3), FinishedRun(finished).bundle(3)
     assert one.card == alone.card
     for name, tensor in take(one.predictor).items():
         assert torch.equal(tensor, take(alone.predictor)[name])
 
 
 def test_clients_are_found_by_number_and_name(finished):
-    delivery = Delivery(finished)
+    delivery = FinishedRun(finished)
     assert delivery.find([]) == list(range(7))
     assert delivery.find(["novel-5", "2", "2"]) == [5, 2]
     with pytest.raises(UserError, match=r"no client 'novel-9': did you mean 'novel-"):
@@ -119,7 +119,7 @@ def test_a_network_met_by_all_labels_is_not_given_a_temperature(tiny, tmp_path):
     """FedProto's clients keep whole networks of their own: trained ones hold nothing out."""
     rounds.run(tiny("method.name=fedproto", "federation.labels=8", "training.rounds=2",
                     "training.clients_per_round=5"), tmp_path / "r")  # fmt: skip
-    delivery = Delivery(tmp_path / "r")
+    delivery = FinishedRun(tmp_path / "r")
     trained, novel = delivery.bundle(0).card, delivery.bundle(6).card
     assert trained.calibration.temperature == 1
     assert "met all of its labels" in trained.calibration.fitted
@@ -129,7 +129,7 @@ def test_a_network_met_by_all_labels_is_not_given_a_temperature(tiny, tmp_path):
 
 def test_a_supervised_encoder_is_said_to_have_met_the_labels(tiny, tmp_path):
     rounds.run(tiny("method.name=fedavg-ft", *QUICK), tmp_path / "r")
-    delivery = Delivery(tmp_path / "r")
+    delivery = FinishedRun(tmp_path / "r")
     assert "met these labels" in delivery.bundle(0).card.calibration.fitted
     assert "met these labels" not in delivery.bundle(6).card.calibration.fitted
 
@@ -146,14 +146,14 @@ def test_a_model_other_than_the_scored_one_is_refused(copy):
     tensors["head.bias"] = tensors["head.bias"].flip(0)
     file.write_bytes(st.save(tensors))
     with pytest.raises(UserError, match=r"client 3: the run counted \d+ of 12 test images"):
-        Delivery(copy).bundle(3)
+        FinishedRun(copy).bundle(3)
 
 
 def test_tensors_that_are_no_encoder_and_head_are_refused(copy):
     file = copy / "clients" / "000003" / "personal.safetensors"
     file.write_bytes(st.save({**st.load(file.read_bytes()), "gate.weight": torch.zeros(2)}))
     with pytest.raises(UserError, match=r"cannot be bundled.*gate.weight"):
-        Delivery(copy).bundle(3)
+        FinishedRun(copy).bundle(3)
 
 
 @pytest.mark.parametrize(
@@ -169,14 +169,14 @@ def test_tensors_that_are_no_encoder_and_head_are_refused(copy):
 def test_a_run_folder_that_lost_a_file_says_so(copy, lost, message):
     (copy / lost).unlink()
     with pytest.raises(UserError, match=message):
-        Delivery(copy).bundle(3)
+        FinishedRun(copy).bundle(3)
 
 
 def test_a_run_of_sites_has_no_bundles_to_make(copy):
     toml = (copy / "experiment.toml").read_text()
     (copy / "experiment.toml").write_text(toml.replace('"embedded"', '"flower"'))
     with pytest.raises(UserError, match="each site's bundle is in its own state folder"):
-        Delivery(copy)
+        FinishedRun(copy)
 
 
 def test_other_images_than_the_runs_are_refused(copy):
@@ -185,4 +185,4 @@ def test_other_images_than_the_runs_are_refused(copy):
         toml.replace("test_fraction = 0.2", "test_fraction = 0.3")
     )
     with pytest.raises(UserError, match="are not those that the run"):
-        Delivery(copy)
+        FinishedRun(copy)

@@ -7,8 +7,8 @@ from calibre.data import augment
 from calibre.data.federation import load as load_federation
 from calibre.data.sources import load
 from calibre.engine import encodings, rounds
-from calibre.engine.encodings import encode_clients
 from calibre.errors import UserError
+from calibre.finished.encodings import encode_clients
 from calibre.models.network import Problem, build_encoder
 from calibre.report import runs
 

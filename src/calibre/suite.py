@@ -3,12 +3,12 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from calibre.engine import rounds
+from calibre import engines
 from calibre.engine.events import Emit
 from calibre.experiment import Experiment
-from calibre.methods.method import Method
+from calibre.run_folder import RunFolder
 from calibre.settings import validate
 
 
@@ -35,10 +35,10 @@ def run(experiments: Sequence[Experiment], folder: Path, emit: Emit) -> list[dic
     results = []
     for experiment in experiments:
         place = folder / experiment.folder_name
-        file = place / "metrics.json"
-        label = f"{cast(Method, experiment.method).label}, seed {experiment.seed}"
+        file = RunFolder(place).metrics
+        label = f"{experiment.method.label}, seed {experiment.seed}"
         emit({"event": "experiment", "text": label, "done": file.exists()})
         if not file.exists():
-            rounds.run(experiment, place, emit)
+            engines.run(experiment, place, emit)
         results.append(json.loads(file.read_text()))
     return results

@@ -9,9 +9,9 @@ from sklearn.datasets import load_digits
 from calibre.data.augment import statistics
 from calibre.data.sources import load as load_pool
 from calibre.engine import newcomer, rounds
-from calibre.engine.newcomer import personalize_newcomer
 from calibre.errors import UserError
 from calibre.experiment import read
+from calibre.finished.newcomer import personalize_newcomer
 from calibre.personal.bundle import load
 from tests.conftest import TINY
 

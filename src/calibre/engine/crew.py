@@ -1,6 +1,5 @@
 """Who does the client work: this process, or several of one thread each. The bits are the same."""
 
-import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -8,19 +7,18 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol
 
-import safetensors.torch as st
 import torch
 
+from calibre.engine.child import Worker
 from calibre.engine.host import Host
-from calibre.engine.jobs import Job, Outcome, receive, send
-from calibre.engine.process import Worker
-from calibre.engine.worker import describe, perform
+from calibre.engine.messages import Failed, Job, Outcome, Personalised, Updated, pack, read, unpack
+from calibre.engine.worker import Ready, Setup, State, failure, perform, say
 from calibre.errors import UserError
 from calibre.methods.method import ServerState
 from calibre.tensors import prefixed
 
 
-class Workers(Protocol):
+class Crew(Protocol):
     def run(self, state: ServerState, jobs: Sequence[Job]) -> Iterator[Outcome]:
         """Carry out jobs on a server state; outcomes come in the order of the jobs."""
         ...
@@ -49,10 +47,9 @@ class InProcess:
         for job in jobs:
             try:
                 with one_thread():
-                    done = perform(self.host, state, job.kind, job.role, list(job.clients))
-                outcome = Outcome(job, *done)
+                    outcome = Outcome(job, *perform(self.host, state, job))
             except Exception as error:
-                outcome = Outcome(job, error=describe(error), detail=traceback.format_exc())
+                outcome = Outcome(job, failure(error))
             yield outcome
 
     def close(self) -> None:
@@ -73,7 +70,7 @@ class Processes:
             self._set_up(worker, device)
 
     def run(self, state: ServerState, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        packed = st.save(prefixed(state.groups))
+        block = pack(prefixed(state.groups))
         busy: dict[int, int] = {}  # worker -> index of its job
         done: dict[int, Outcome] = {}
         ahead = 2 * len(self.workers)  # outcomes waiting for an earlier one: memory stays bounded
@@ -82,7 +79,7 @@ class Processes:
             for i, worker in enumerate(self.workers):
                 if worker.ready and i not in busy and sent < min(len(jobs), yielded + ahead):
                     busy[i] = sent
-                    self._send(worker, state, packed, jobs[sent])
+                    self._send(worker, state, block, jobs[sent])
                     sent += 1
             for i in self._readable():
                 outcome = self._read(i, jobs[busy[i]] if i in busy else None)
@@ -94,27 +91,27 @@ class Processes:
 
     def _set_up(self, worker: Worker, device: str) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
-            send(worker.connection, {"folder": str(self.folder.resolve()), "device": device})
+            say(worker.connection, Setup(folder=self.folder.resolve(), device=device))
 
     def _readable(self) -> list[int]:
         connections = {id(worker.connection): i for i, worker in enumerate(self.workers)}
         ready = wait([worker.connection for worker in self.workers])
         return [connections[id(connection)] for connection in ready]
 
-    def _send(self, worker: Worker, state: ServerState, packed: bytes, job: Job) -> None:
+    def _send(self, worker: Worker, state: ServerState, block: bytes, job: Job) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
             if worker.knows is not state:
-                send(worker.connection, {"round": state.round}, packed)
+                say(worker.connection, State(round=state.round, clients=state.clients))
+                worker.connection.send_bytes(block)
                 worker.knows = state
-            send(
-                worker.connection,
-                {"kind": job.kind, "role": job.role, "clients": list(job.clients)},
-            )
+            say(worker.connection, job)
 
     def _read(self, i: int, job: Job | None) -> Outcome | None:
         worker = self.workers[i]
         try:
-            answer, tensors = receive(worker.connection)
+            text = worker.connection.recv_bytes().decode()
+            reply = read(text, Ready, Updated, Personalised, Failed)
+            block = b"" if isinstance(reply, Ready) else worker.connection.recv_bytes()
         except (EOFError, OSError):  # an end in the middle of a message is an OSError
             cause = worker.obituary()
             if not worker.ready:
@@ -122,13 +119,13 @@ class Processes:
             worker.stop()
             self.workers[i] = Worker()
             self._set_up(self.workers[i], self.devices[i])
-            return Outcome(job, error=cause) if job is not None else None
-        if answer.pop("ready", False):
+            return Outcome(job, Failed(error=cause)) if job is not None else None
+        if isinstance(reply, Ready):
             worker.ready = True
             return None
         assert job is not None
-        error, detail = answer.pop("error", None), answer.pop("detail", "")
-        return Outcome(job, answer, tensors, error, detail)
+        assert isinstance(reply, Updated | Personalised | Failed)
+        return Outcome(job, reply, unpack(block))
 
     def close(self) -> None:
         for worker in self.workers:

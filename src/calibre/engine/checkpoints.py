@@ -1,0 +1,101 @@
+"""How far a run got: the server's state after a round, with all that a resume must know."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from calibre.engine.messages import pack, unpack
+from calibre.files import write_atomic
+from calibre.methods.method import ServerState
+from calibre.sections import Count, Positive
+from calibre.settings import Settings
+from calibre.tensors import grouped, prefixed
+
+
+class _Record(Settings):
+    """What a checkpoint's JSON file says; once it is there, the checkpoint counts."""
+
+    round: Count
+    clients: Positive
+    bytes: Count
+    sha256: str
+    failures: Count = 0
+    kept: dict[Count, Count] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    state: ServerState
+    failures: int = 0  # of client updates, so far
+    # client -> the round after which it last kept something; a resume needs exactly that
+    kept: dict[int, int] = field(default_factory=dict)
+
+
+class Checkpoints:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, checkpoint: Checkpoint, keep: int) -> None:
+        """Commit the state after a round; only then are checkpoints beyond ``keep`` removed."""
+        state = checkpoint.state
+        block = pack(prefixed(state.groups))
+        stem = self.folder / f"round-{state.round:04d}"
+        record = _Record(
+            round=state.round, clients=state.clients, bytes=len(block),
+            sha256=hashlib.sha256(block).hexdigest(), failures=checkpoint.failures,
+            kept=checkpoint.kept,
+        )  # fmt: skip
+        write_atomic(stem.with_suffix(".safetensors"), block)
+        write_atomic(stem.with_suffix(".json"), json.dumps(record.model_dump(mode="json")))
+        for old in self._committed()[keep:]:
+            self._remove(old)
+
+    def whole(self, warn: Callable[[str], None]) -> Iterator[Checkpoint]:
+        """The checkpoints that are whole, newest first; of the others it is said what is wrong."""
+        for file in self._committed():
+            try:
+                record = _Record.model_validate_json(file.read_text(encoding="utf-8"))
+                block = file.with_suffix(".safetensors").read_bytes()
+                if hashlib.sha256(block).hexdigest() != record.sha256:
+                    raise ValueError("its checksum does not match")
+                state = ServerState(record.round, grouped(unpack(block)), record.clients)
+            except (OSError, ValueError, ValidationError) as error:
+                warn(f"checkpoint {file.name} is damaged ({str(error).splitlines()[0]})")
+                continue
+            yield Checkpoint(state, record.failures, dict(record.kept))
+
+    def any(self) -> bool:
+        return bool(self._committed())
+
+    def oldest_round(self) -> int:
+        """The earliest round that a resume may go back to."""
+        committed = self._committed()
+        return _round_of(committed[-1]) if committed else 0
+
+    def drop_after(self, round_: int) -> None:
+        """Forget every checkpoint of a later round."""
+        for file in self._committed():
+            if _round_of(file) > round_:
+                self._remove(file)
+
+    def rounds(self) -> list[int]:
+        """Of all committed checkpoints, newest first."""
+        return [_round_of(file) for file in self._committed()]
+
+    def _remove(self, record: Path) -> None:
+        record.unlink()
+        record.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def _committed(self) -> list[Path]:
+        """Records of committed checkpoints, newest first."""
+        files = [file for file in self.folder.glob("round-*.json") if _round_of(file) >= 0]
+        return sorted(files, key=_round_of, reverse=True)
+
+
+def _round_of(file: Path) -> int:
+    digits = file.stem.removeprefix("round-")
+    return int(digits) if digits.isascii() and digits.isdigit() else -1

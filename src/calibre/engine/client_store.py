@@ -1,0 +1,73 @@
+"""What each client keeps between rounds, and its personal model at the end."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from calibre.files import write_atomic
+from calibre.tensors import Tensors, read_file, to_file
+
+
+class ClientStore:
+    """By client, and by the round that something was kept after.
+
+    A client writes before it replies; what it wrote counts only once the round is committed. So
+    versions are never overwritten, and a client reads the newest one that the server's state,
+    perhaps an earlier one after a resume, already knows. Every file carries a checksum: reading a
+    damaged one is a ``ValueError``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def save(self, client: int, after_round: int, tensors: Tensors, oldest_needed: int) -> None:
+        folder = self._folder(client)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / f"{after_round:04d}.safetensors", to_file(tensors))
+        for version in self._versions(client, up_to=oldest_needed)[1:]:
+            self._file(client, version).unlink()
+
+    def load(self, client: int, server_round: int) -> Tensors | None:
+        versions = self._versions(client, up_to=server_round)
+        return read_file(self._file(client, versions[0])) if versions else None
+
+    def problem(self, kept: Mapping[int, int]) -> str | None:
+        """What is wrong with what clients kept, where ``kept`` says after which round; or None."""
+        for client, round_ in sorted(kept.items()):
+            try:
+                read_file(self._file(client, round_))
+            except FileNotFoundError:
+                return f"what client {client} kept after round {round_} is missing"
+            except (OSError, ValueError) as error:
+                return f"what client {client} kept after round {round_} is damaged ({error})"
+        return None
+
+    def discard(self, client: int, after_round: int) -> None:
+        """Forget what a client kept in a round that refused its update."""
+        self._file(client, after_round).unlink(missing_ok=True)
+
+    def save_personal(self, client: int, tensors: Tensors) -> None:
+        folder = self._folder(client)
+        folder.mkdir(parents=True, exist_ok=True)
+        # derived from the model and rebuilt by any resume, so not forced to disk one by one
+        temporary = folder / ".personal.tmp"
+        temporary.write_bytes(to_file(tensors))
+        temporary.replace(self.personal_file(client))
+
+    def load_personal(self, client: int) -> Tensors | None:
+        """What of a client's personal model is its own; None before there is one."""
+        path = self.personal_file(client)
+        return read_file(path) if path.exists() else None
+
+    def personal_file(self, client: int) -> Path:
+        return self._folder(client) / "personal.safetensors"
+
+    def _folder(self, client: int) -> Path:
+        return self.path / f"{client:06d}"
+
+    def _file(self, client: int, version: int) -> Path:
+        return self._folder(client) / f"{version:04d}.safetensors"
+
+    def _versions(self, client: int, up_to: int) -> list[int]:
+        """Rounds in which the client kept something, newest first."""
+        files = self._folder(client).glob("[0-9]*.safetensors")
+        return sorted((v for f in files if (v := int(f.stem)) <= up_to), reverse=True)

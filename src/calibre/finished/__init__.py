@@ -1,0 +1,1 @@
+"""What a finished run is good for: bundles, models for newcomers, encodings to draw."""

@@ -1,0 +1,153 @@
+"""A finished run, opened: its images, who holds them, its model and its clients' own."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibre.data import augment
+from calibre.data import federation as federations
+from calibre.data.federation import Federation
+from calibre.data.pool import Pool
+from calibre.data.sources import load
+from calibre.engine.checkpoints import Checkpoints
+from calibre.engine.client_store import ClientStore
+from calibre.engine.host import Host
+from calibre.errors import UserError
+from calibre.finished import packing
+from calibre.finished.packing import Scored
+from calibre.methods.method import ServerState
+from calibre.personal.assemble import RATE, Making, assemble
+from calibre.personal.bundle import Bundle
+from calibre.personal.card import Preprocessing
+from calibre.report import runs
+from calibre.run_folder import RunFolder
+from calibre.settings import nearest
+from calibre.tensors import Tensors, read_file
+
+
+class FinishedRun:
+    """Everything is read when it is first asked for: much needs no image at all."""
+
+    def __init__(self, folder: Path | runs.Run) -> None:
+        self.run = folder if isinstance(folder, runs.Run) else runs.read(folder)
+        self.files = RunFolder(self.run.folder)
+        self.experiment = self.run.experiment
+        self.results = {client.id: client for client in self.run.clients}
+
+    @cached_property
+    def federation(self) -> Federation:
+        return federations.load(self.files.path)
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The run's images, seen to be the same."""
+        if self.experiment.engine.runtime == "flower":
+            raise UserError(
+                f"sites trained the run in {self.files.path}, and their images and personal models "
+                "stayed with them: each site's bundle is in its own state folder; for somebody "
+                f"new, make one with  calibre-fl personalize {self.files.path} --data IMAGES "
+                "--out BUNDLE"
+            )
+        pool = load(self.experiment.data)
+        if pool.fingerprint != self.federation.fingerprint:
+            raise UserError(
+                f"the images of '{self.experiment.data.source}' have changed since the run in "
+                f"{self.files.path}: this needs the same ones"
+            )
+        return pool
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """As the run noted it; older runs did not, and need their images again."""
+        if self.files.preprocessing.is_file():
+            try:
+                text = self.files.preprocessing.read_text(encoding="utf-8")
+                return Preprocessing.model_validate_json(text)
+            except ValueError as error:
+                raise self._damaged(self.files.preprocessing, error) from None
+        images = self.pool.images[self.pool.train.start : self.pool.train.stop]
+        return Preprocessing.of(self.pool.shape, augment.statistics(images))
+
+    @cached_property
+    def host(self) -> Host:
+        """Works on the CPU, where bundles are measured."""
+        cpu = torch.device("cpu")
+        return Host(self.experiment, self.pool, self.federation, self.files.path, cpu)
+
+    @cached_property
+    def state(self) -> ServerState:
+        """The server's last state."""
+        rounds = self.run.metrics["rounds"]
+        held = next(Checkpoints(self.files.checkpoints).whole(lambda text: None), None)
+        if held is not None and held.state.round == rounds:
+            return held.state
+        if rounds:
+            raise UserError(
+                f"{self.files.path} lacks the checkpoint of its last round; make it anew with  "
+                f"calibre-fl resume {self.files.path}"
+            )
+        return self.host.initial_state()
+
+    @cached_property
+    def model(self) -> Tensors:
+        """The server's model, which needs no image."""
+        try:
+            return read_file(self.files.model)
+        except (OSError, ValueError) as error:
+            raise self._damaged(self.files.model, error) from None
+
+    def personal(self, client: int) -> Tensors:
+        """What of a client's personal model is its own."""
+        file = ClientStore(self.files.clients).personal_file(client)
+        try:
+            return read_file(file)
+        except (OSError, ValueError) as error:
+            raise self._damaged(file, error) from None
+
+    def _damaged(self, file: Path, cause: object) -> UserError:
+        return UserError(
+            f"{file} is missing or damaged ({cause}); make it anew with  "
+            f"calibre-fl resume {self.files.path}"
+        )
+
+    def find(self, wanted: Sequence[str]) -> list[int]:
+        """Clients by number or name; all of them when none is named."""
+        if not wanted:
+            return list(self.results)
+        known = {row.name: row.id for row in self.run.clients}
+        known |= {str(row.id): row.id for row in self.run.clients}
+        for name in wanted:
+            if name not in known:
+                raise UserError(f"the run has no client '{name}': {nearest(name, known)}")
+        return list(dict.fromkeys(known[name] for name in wanted))
+
+    def bundle(self, client: int, rate: float = RATE) -> Bundle:
+        """One client's personal model, as the run made and scored it."""
+        return assemble(self.making(client, rate))
+
+    def making(self, client: int, rate: float = RATE) -> Making:
+        """What its bundle is made from."""
+        row = self.results[client]
+        host = self.host  # first: where the images are missing, nothing else matters
+        own = self.personal(client)
+        scored = Scored(client, row.name, row.novel, row.accuracy, own, row.floors)
+        return packing.making(host, self.state, scored, self.facts, rate)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a card tells of the run."""
+        run = self.run
+        return {
+            "fairness": {group: run.metrics[group] for group in ("train", "novel")},
+            "run": {
+                "experiment": run.experiment.hash(),
+                "federation": run.federation,
+                "seed": run.seed,
+                "rounds": run.metrics["rounds"],
+            },
+            # where data lay on the machine that trained is nobody's business elsewhere
+            "settings": run.experiment.model_dump(mode="json", exclude={"data": {"root"}}),
+        }

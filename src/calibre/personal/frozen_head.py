@@ -1,0 +1,67 @@
+"""A linear head on the frozen encoder, trained as the paper says: all heads of a group at once."""
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from calibre import rng
+from calibre.local.features import encode
+from calibre.local.site import Site
+from calibre.methods.method import Method, ServerState
+from calibre.models.network import Head, feature_count
+from calibre.personal.heads import Samples, fresh_head, train_heads
+from calibre.personal.holdout import HeldOut, cross_validate, refit_heads
+from calibre.personal.model import Personal, Prepared, count_right_by_head, head_tensors
+
+LARGEST_GROUP = 32
+HOW = "each answered by a head that was trained without it"
+CAUTION = "; but the encoder met these labels in training, so that it may be too sure of them"
+
+
+class FrozenHead:
+    def group(self, clients: int) -> int:
+        return max(4, min(LARGEST_GROUP, -(-clients // 8)))
+
+    def make(
+        self, method: Method, state: ServerState, clients: Iterable[Prepared]
+    ) -> list[Personal]:
+        ids: list[int] = []
+        starts: list[Head] = []
+        train: list[Samples] = []
+        tests: list[Samples] = []
+        for site, _, test in clients:
+            encoder = site.network.get_submodule("encoder")
+            features = encode(encoder, site.images[: site.labelled], site.normalization)
+            ids.append(site.client)
+            starts.append(first_head(site))
+            train.append(Samples(features, site.labels[: site.labelled]))
+            tests.append(Samples(encode(encoder, test.images, site.normalization), test.labels))
+        heads = train_heads(ids, train, starts, site.personal, site.seed)
+        return [
+            Personal(
+                client,
+                count_right_by_head(Head(weight, bias), test),
+                len(test.labels),
+                head_tensors(Head(weight, bias)),
+            )
+            for client, test, weight, bias in zip(ids, tests, *heads, strict=True)
+        ]
+
+    def held_out(
+        self, method: Method, state: ServerState, client: Prepared, labelled: Samples, head: Head
+    ) -> tuple[HeldOut, str]:
+        site = client.site
+        refit = refit_heads(labelled, first_head(site), site.personal, site.seed)
+        generator = rng.stream(site.seed, "folds", site.client)
+        how = HOW + (CAUTION if method.met_labels(site.trains) else "")
+        return cross_validate(labelled.labels, refit, generator), how
+
+
+def first_head(site: Site) -> Head:
+    """The network's own head where it has one (global or kept by the client), else a fresh one."""
+    head = getattr(site.network, "head", None)
+    if isinstance(head, nn.Linear):
+        return Head.of(head)
+    features = feature_count(site.network.get_submodule("encoder"))
+    fresh = fresh_head(site.seed, site.client, site.classes, features)
+    return Head(fresh.weight.to(site.device), fresh.bias.to(site.device))

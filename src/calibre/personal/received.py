@@ -1,0 +1,40 @@
+"""The network as the client received it: nothing is fitted to the client."""
+
+from collections.abc import Iterable
+
+import torch.nn.functional as F
+
+from calibre import rng
+from calibre.methods.method import Method, ServerState
+from calibre.models.network import Head
+from calibre.personal.heads import Samples
+from calibre.personal.holdout import HeldOut, as_it_is, cross_validate
+from calibre.personal.model import Personal, Prepared, count_right
+from calibre.tensors import belongs
+
+HOW = "the client's labelled images, which its model was not tuned to"
+CAUTION = "; but the encoder met these labels in training, so that it may be too sure of them"
+
+
+class AsReceived:
+    def group(self, clients: int) -> int:
+        return max(4, min(32, -(-clients // 8)))
+
+    def make(
+        self, method: Method, state: ServerState, clients: Iterable[Prepared]
+    ) -> list[Personal]:
+        models = []
+        for site, kept, test in clients:
+            own = {n: t for n, t in (kept or {}).items() if belongs(n, ("encoder", "head"))}
+            right = count_right(site.network, site, test)
+            models.append(Personal(site.client, right, len(test.labels), own))
+        return models
+
+    def held_out(
+        self, method: Method, state: ServerState, client: Prepared, labelled: Samples, head: Head
+    ) -> tuple[HeldOut, str]:
+        site = client.site
+        refit = as_it_is(labelled.features, F.linear(labelled.features, *head))
+        generator = rng.stream(site.seed, "folds", site.client)
+        how = HOW + (CAUTION if method.met_labels(site.trains) else "")
+        return cross_validate(labelled.labels, refit, generator), how
