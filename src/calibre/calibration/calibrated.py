@@ -8,34 +8,7 @@ l_s is the inner objective's own; L_p and L_n are made of its encodings z and pr
 from torch import Tensor
 
 from calibre.calibration.regularizers import Regularizers, calibration_terms
-from calibre.ssl.objective import Draw, Objective, Pair, Step
-
-
-class Wrapped(Objective):
-    """An objective around another. It has the parts of the inner one, under the same names.
-
-    So the tensors that travel are called alike with and without what the outer one adds.
-    """
-
-    def __init__(self, inner: Objective) -> None:
-        super().__init__()
-        self._inner = (inner,)  # in a tuple: its parts are this module's own, not parts of a part
-        for name, part in inner.named_children():
-            self.add_module(name, part)
-        self.shared, self.kept = inner.shared, inner.kept
-
-    @property
-    def inner(self) -> Objective:
-        return self._inner[0]
-
-    def begin_round(self, draw: Draw) -> None:
-        self.inner.begin_round(draw)
-
-    def before_step(self, step: Step) -> None:
-        self.inner.before_step(step)
-
-    def after_step(self, step: Step) -> None:
-        self.inner.after_step(step)
+from calibre.ssl.objective import Objective, Pair, Step, Wrapped
 
 
 class Calibrated(Wrapped):

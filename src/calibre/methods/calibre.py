@@ -4,7 +4,7 @@ S. Chen, N. Su, B. Li, ICDCS 2024. Algorithm 1 and section IV. On top of any sel
 objective,
 
 - k-means prototypes of every batch give two more loss terms:
-  L = l_s + alpha_p L_p + alpha_n L_n  (``calibre.calibration.calibrated``), and
+  L = beta l_c + l_s + alpha_p L_p + alpha_n L_n  (``calibre.calibration.calibrated``), and
 - a client's divergence, the mean distance of its encodings to their prototypes, weights it in the
   server's mean: w_c ~ n_c / delta_c^gamma  (``calibre.calibration.divergence``).
 
@@ -26,10 +26,10 @@ from calibre.calibration.regularizers import Regularizers
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Number, ServerState, Update
-from calibre.methods.pfl_ssl import PflSsl
+from calibre.methods.pfl_ssl import ModelMean, PflSsl
 from calibre.methods.self_supervised import build_objective
 from calibre.models.network import Problem
-from calibre.tensors import Tensors, WeightedMean, step_towards
+from calibre.tensors import Tensors, step_towards
 
 
 class Aggregation(DivergenceSettings):
@@ -51,7 +51,7 @@ class Calibre(PflSsl):
     @property
     def label(self) -> str:
         analysis = " with true labels: analysis only" if self.prototypes.oracle_labels else ""
-        return f"Calibre ({self.objective.title}){analysis}"
+        return f"Calibre ({self.objective.title}){self._with_labels}{analysis}"
 
     @property
     def numbers(self) -> Mapping[str, Number]:
@@ -59,11 +59,11 @@ class Calibre(PflSsl):
         return {"divergence": Number(0, farthest, unknown=True)}
 
     def build(self, problem: Problem) -> nn.Module:
-        """The network of l_s, with alpha_p L_p + alpha_n L_n added to its loss."""
+        """The network of l_s, with alpha_p L_p + alpha_n L_n and beta l_c added to its loss."""
         objective = build_objective(self.objective, problem)
-        if self.prototypes.alpha_p == 0 and self.prototypes.alpha_n == 0:
-            return objective
-        return Calibrated(objective, self.prototypes)
+        if self.prototypes.alpha_p > 0 or self.prototypes.alpha_n > 0:
+            objective = Calibrated(objective, self.prototypes)
+        return self._labelled(objective, problem)
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
         update = super().local_update(server, personal, site)
@@ -81,13 +81,13 @@ class Calibre(PflSsl):
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
         """theta <- theta + eta_g sum_c w_c (theta_c - theta),  w_c ~ n_c / delta_c^gamma."""
         settings = self.aggregation
-        mean, rates, waiting = WeightedMean(), [], []
+        mean, rates, waiting = ModelMean(), [], []
         total_samples, total_inverse = 0.0, 0.0
 
         def add(update: Update, rate: float) -> None:
             nonlocal total_samples, total_inverse
             share = weight(update.samples, rate, settings.gamma)
-            mean.add(update.shared["model"], share)
+            mean.add(update, share)
             total_samples += update.samples
             total_inverse += share / update.samples
 
@@ -106,4 +106,4 @@ class Calibre(PflSsl):
             # the published code weights by (1/delta) / sum(1/delta) times n / sum(n) and does not
             # renormalise: a server step of about 1/M
             step *= mean.weight / (total_inverse * total_samples)
-        return server.next(model=step_towards(server.model, mean.result(), step))
+        return server.next(model=step_towards(server.model, mean.result(server.model), step))

@@ -2,17 +2,28 @@
 
 The plain design of the Calibre paper, section III-B; with SimCLR it is pFL-SimCLR. FedAvg over the
 online networks of the objective; momentum copies and queues never travel.
+
+With ``labels.weight`` above 0 the clients' labels take part in training, by the paper's term l_c
+(:mod:`calibre.ssl.labelled`). Its head is shared like the encoder, and of each of its rows the
+server takes the mean over those clients that have labels of the row's class; or it is private.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar, Literal, cast
 
+import torch
 from pydantic import Field
 from torch import nn
 
 from calibre.errors import UserError
+from calibre.local.site import Site
+from calibre.methods.method import ServerState, Update
 from calibre.methods.self_supervised import SelfSupervised, build_objective
-from calibre.models.network import Problem
+from calibre.models.network import Problem, build_head, feature_count
+from calibre.ssl.labelled import LabelTerm, WithLabels
 from calibre.ssl.objective import AnyObjective, Objective
+from calibre.tensors import EmptyMeanError, Tensors, WeightedMean
 
 
 class PflSsl(SelfSupervised):
@@ -21,14 +32,26 @@ class PflSsl(SelfSupervised):
 
     name: str = "pfl-ssl"
     objective: AnyObjective = Field(default="simclr", validate_default=True)
+    labels: LabelTerm = LabelTerm()  # beta l_c
     exchange: Literal["model", "encoder"] = "model"  # encoder: the heads stay with their client
 
     @property
     def label(self) -> str:
-        return f"pFL-{self.objective.title}"
+        return f"pFL-{self.objective.title}{self._with_labels}"
+
+    @property
+    def _with_labels(self) -> str:
+        return " with labels" if self.labels.weight else ""
 
     def build(self, problem: Problem) -> nn.Module:
-        return build_objective(self.objective, problem)
+        return self._labelled(build_objective(self.objective, problem), problem)
+
+    def _labelled(self, objective: Objective, problem: Problem) -> Objective:
+        """The objective with l_c, where it has a weight."""
+        if self.labels.weight == 0:
+            return objective
+        head = build_head(problem, feature_count(objective.encoder))
+        return WithLabels(objective, head, self.labels)
 
     def shared_parts(self, network: nn.Module) -> tuple[str, ...]:
         """Encoder and online heads, or the encoder alone."""
@@ -47,3 +70,68 @@ class PflSsl(SelfSupervised):
         objective = cast(Objective, network)
         travelling = self.shared_parts(network)
         return tuple(p for p in (*objective.shared, *objective.kept) if p not in travelling)
+
+    def met_labels(self, trained: bool) -> bool:
+        return trained and self.labels.weight > 0
+
+    @property
+    def _shares_head(self) -> bool:
+        shared = self.labels.head == "shared" and self.exchange == "model"
+        return self.labels.weight > 0 and shared
+
+    def reply(self, site: Site, report: dict[str, float]) -> Update:
+        update = super().reply(site, report)
+        if not self._shares_head:
+            return update
+        held = torch.zeros(site.classes, dtype=torch.int64)
+        held[site.labels[: site.labelled].cpu()] = 1
+        return replace(update, shared={**update.shared, "held": {"classes": held}})
+
+    def expected_update(self, server: ServerState) -> dict[str, Tensors]:
+        if not self._shares_head:
+            return server.groups
+        return {**server.groups, "held": {"classes": held_like(server.model["head.bias"])}}
+
+    def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
+        mean = ModelMean()
+        for update in updates:
+            mean.add(update, self.weight(update))
+        return server.next(model=mean.result(server.model))
+
+
+def held_like(bias: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(len(bias), dtype=torch.int64)
+
+
+class ModelMean:
+    """The weighted mean of models; of each row of a head over those who hold its class."""
+
+    def __init__(self) -> None:
+        self.whole = WeightedMean()
+        self.rows: dict[int, WeightedMean] = {}
+
+    @property
+    def weight(self) -> float:
+        return self.whole.weight
+
+    def add(self, update: Update, weight: float) -> None:
+        model = update.shared["model"]
+        self.whole.add(model, weight)
+        for k in update.shared.get("held", {}).get("classes", torch.empty(0)).nonzero()[:, 0]:
+            row = {"weight": model["head.weight"][k], "bias": model["head.bias"][k]}
+            self.rows.setdefault(int(k), WeightedMean()).add(row, weight)
+
+    def result(self, before: Tensors) -> Tensors:
+        """The new model; a row that nobody added to stays as it was ``before``."""
+        model = self.whole.result()
+        if self.rows:
+            for part in ("weight", "bias"):
+                model[f"head.{part}"] = before[f"head.{part}"].clone()
+            for k, mean in self.rows.items():
+                try:
+                    row = mean.result()
+                except EmptyMeanError:
+                    continue
+                for part in ("weight", "bias"):
+                    model[f"head.{part}"][k] = row[part]
+        return model

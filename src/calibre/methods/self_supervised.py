@@ -11,7 +11,14 @@ from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Problem, build_encoder, feature_count
-from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Sample, Step
+from calibre.ssl.objective import (
+    LabelledBatch,
+    Objective,
+    ObjectiveSettings,
+    Pair,
+    Sample,
+    Step,
+)
 
 
 class SelfSupervised(Method):
@@ -49,6 +56,7 @@ def train_objective(site: Site, sgd: SGD) -> dict[str, float]:
             labels=site.labels[batch.rows],
             progress=(site.round * site.training.epochs + batch.epoch) / epochs,
             random=lambda purpose: site.generator(purpose, batch.step),
+            labelled=lambda count: labelled_batch(site, batch.step, count),
         )
 
     def loss(batch: Batch) -> dict[str, Tensor]:
@@ -73,6 +81,25 @@ def first_views(site: Site, count: int) -> Sample:
     generator = site.generator("first-views")
     order = torch.randperm(len(site.images), generator=generator, device=site.device)[:count]
     return Sample(order, site.two_views(order, generator)[0])
+
+
+def labelled_batch(site: Site, step: int, count: int) -> LabelledBatch | None:
+    """The labelled images of a step: dealt in random order, and anew when they are used up.
+
+    So every label is seen equally often, however many unlabelled images there are.
+    """
+    n = site.labelled
+    if n < 2:
+        return None  # batch norm has no statistics of one image
+    places = torch.arange(count).add(step * count) if count < n else torch.arange(n)
+    passes = range(int(places[0]) // n, int(places[-1]) // n + 1)
+    orders = [site.generator("labelled-order", number) for number in passes]
+    dealt = torch.cat([torch.randperm(n, generator=g, device=site.device) for g in orders])
+    rows = dealt[places - passes[0] * n]
+    held = torch.zeros(site.classes, dtype=torch.bool, device=site.device)
+    held[site.labels[:n]] = True
+    views = site.weak_view(rows, site.generator("labelled-views", step))
+    return LabelledBatch(views, site.labels[rows], held)
 
 
 @torch.no_grad()

@@ -23,6 +23,17 @@ class Pair(NamedTuple):
     terms: Mapping[str, Tensor] = {}  # what to report beside the loss
 
 
+class LabelledBatch(NamedTuple):
+    views: Tensor  # weakly augmented images [n, C, H, W]
+    labels: Tensor  # int64 [n]
+    held: Tensor  # bool [K]: the classes of which the client has a label
+
+
+def no_labels(count: int) -> LabelledBatch | None:
+    """For clients that have none."""
+    return None
+
+
 class Step(NamedTuple):
     """What an objective may know of the step under way, beside the two views."""
 
@@ -30,6 +41,7 @@ class Step(NamedTuple):
     labels: Tensor  # int64 [N], -1 where unlabelled
     progress: float  # of the whole run, 0 to 1, by global epochs: for schedules
     random: Callable[[str], torch.Generator]  # purpose -> randomness of this step
+    labelled: Callable[[int], LabelledBatch | None] = no_labels  # n -> at most n of the images
     both: bool = False  # whether z and h of both views will be used
 
 
@@ -65,6 +77,33 @@ class Objective(nn.Module):
 
     def after_step(self, step: Step) -> None:
         """After the optimizer's step: momentum copies, queues, groups."""
+
+
+class Wrapped(Objective):
+    """An objective around another. It has the parts of the inner one, under the same names.
+
+    So the tensors that travel are called alike with and without what the outer one adds.
+    """
+
+    def __init__(self, inner: Objective) -> None:
+        super().__init__()
+        self._inner = (inner,)  # in a tuple: its parts are this module's own, not parts of a part
+        for name, part in inner.named_children():
+            self.add_module(name, part)
+        self.shared, self.kept = inner.shared, inner.kept
+
+    @property
+    def inner(self) -> Objective:
+        return self._inner[0]
+
+    def begin_round(self, draw: Draw) -> None:
+        self.inner.begin_round(draw)
+
+    def before_step(self, step: Step) -> None:
+        self.inner.before_step(step)
+
+    def after_step(self, step: Step) -> None:
+        self.inner.after_step(step)
 
 
 class ObjectiveSettings(Settings):
