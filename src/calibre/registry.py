@@ -31,6 +31,8 @@ METHODS = {
     "local": "calibre.methods.local:Local",
     "local-convergent": "calibre.methods.local:Local",
     "untrained": "calibre.methods.untrained:Untrained",
+    "pixels": "calibre.methods.pixels:OwnPixels",
+    "majority": "calibre.methods.majority:Majority",
 }
 
 # names that stand for a class above with some of its fields set

@@ -80,14 +80,20 @@ class TrainingSettings(Settings):
 
 
 class PersonalSettings(Settings):
-    """Each client's own classifier on the frozen encoder (the paper: 10 epochs, SGD .05, 32)."""
+    """Each client's own classifier on the frozen encoder."""
 
-    epochs: Count = 10
+    head: Literal["solved", "paper"] = "solved"  # to convergence; or 10 epochs, SGD .05, 32
+    features: Literal["auto", "encoder", "pixels"] = "auto"  # what a solved head sees; pixels:
+    # their principal components beside the encoding; auto: by cross-validation over all clients
+    components: Positive = 60  # of the pixels
+    finetune_encoder: bool = False  # a client's own copy of it follows its labels, if that helps
+    epochs: Count = 10  # of the paper's head, of fine-tuning, and of methods' own ways
     lr: Annotated[float, Field(gt=0)] = 0.05
     batch: Positive = 32
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    finetune_encoder: bool = False  # true: trained along, the published code's habit (A.2 #18)
-    floors: tuple[Literal["untrained", "local"], ...] = ("untrained", "local")
+    floors: tuple[Literal["majority", "pixels", "untrained", "local"], ...] = (
+        "majority", "pixels", "untrained", "local",
+    )  # fmt: skip
 
 
 class PrivacySettings(Settings):

@@ -23,16 +23,18 @@ BASE = (
     "federation.clients=5", "federation.novel=2", "federation.samples=40",
     "federation.test_samples=12", "federation.labels=3", "network.width=2",
     "method.sgd.batch=16", "training.rounds=3", "training.clients_per_round=3",
-    "training.epochs=2", "personal.epochs=2", "personal.floors=[]", "engine.workers=0",
+    "training.epochs=2", "personal.head=paper", "personal.epochs=2", "personal.floors=[]",
+    "engine.workers=0",
 )  # fmt: skip
 SMALL = ("method.objective.hidden=8", "method.objective.projection=4")
+NO_LABELS = "method.labels.weight=0"
 METHODS = {
-    "calibre/simclr": ("method.name=calibre", *SMALL, "method.exchange=encoder"),
+    "calibre/simclr": ("method.name=calibre", NO_LABELS, *SMALL, "method.exchange=encoder"),
     "calibre/moco": (
-        "method.name=calibre", "method.objective=moco", *SMALL, "method.objective.persist=true",
+        "method.name=calibre", NO_LABELS, "method.objective=moco", *SMALL, "method.objective.persist=true",
     ),
     "calibre/smog": (
-        "method.name=calibre", "method.objective=smog", *SMALL,
+        "method.name=calibre", NO_LABELS, "method.objective=smog", *SMALL,
         'method.objective.target_init="local"', "method.objective.groups=6",
     ),
     "fedavg-ft": ("method.name=fedavg-ft",),

@@ -23,7 +23,16 @@ from calibre.deploy.site import SiteStore, in_federation, own_data, read_site, r
 from calibre.engine.crew import one_thread
 from calibre.engine.devices import Machine, main_device
 from calibre.engine.host import Host
-from calibre.engine.messages import METHOD, Personalised, pack, read, restored, room_for, unpack
+from calibre.engine.messages import (
+    METHOD,
+    Personalised,
+    Updated,
+    pack,
+    read,
+    restored,
+    room_for,
+    unpack,
+)
 from calibre.engine.worker import failure, perform
 from calibre.errors import UserError
 from calibre.experiment import Experiment
@@ -31,6 +40,7 @@ from calibre.files import write_atomic
 from calibre.finished.packing import Scored, making
 from calibre.methods.method import ServerState
 from calibre.personal.assemble import assemble
+from calibre.personal.choosing import Choice
 from calibre.run_folder import RunFolder
 from calibre.settings import validate
 from calibre.tensors import check_like, grouped, prefixed, to_file
@@ -62,14 +72,16 @@ def work(message: Message, context: Context) -> RecordDict:
         store.settle(client, kept, request.round, request.oldest)
     with one_thread():
         reply, tensors = perform(host, state, job)
-    if not isinstance(reply, Personalised):
+    if isinstance(reply, Updated):
         return envelope(reply, pack(tensors, request.half))
+    if not isinstance(reply, Personalised):
+        return envelope(reply)
     if job.role == METHOD:
         _keep_model(RunFolder(store.folder), host.experiment, state)
         if site_file := context.node_config.get("site"):
             (client,) = job.clients
             accuracy = reply.scores[client].accuracy
-            problem = _keep_bundle(host, store, state, str(site_file), client, accuracy)
+            problem = _keep_bundle(host, store, state, str(site_file), client, accuracy, job.choice)
             reply = reply.model_copy(update={"problem": problem})
     return envelope(reply)
 
@@ -134,7 +146,13 @@ def _keep_model(folder: RunFolder, experiment: Experiment, state: ServerState) -
 
 
 def _keep_bundle(
-    host: Host, store: SiteStore, state: ServerState, file: str, client: int, accuracy: float
+    host: Host,
+    store: SiteStore,
+    state: ServerState,
+    file: str,
+    client: int,
+    accuracy: float,
+    choice: Choice | None,
 ) -> str:
     """The site's own bundle beside its model; why there is none, for a score counts without it.
 
@@ -155,7 +173,7 @@ def _keep_bundle(
             experiment, host.pool, host.federation, store, torch.device("cpu"), host.normalization
         )
         with one_thread():
-            assemble(making(cpu, state, scored, facts)).save(store.folder / "bundle")
+            assemble(making(cpu, state, scored, facts, choice)).save(store.folder / "bundle")
     except Exception as error:
         log.error(traceback.format_exc())
         return failure(error).error

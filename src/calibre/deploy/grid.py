@@ -25,6 +25,7 @@ from calibre.deploy.messages import (
 )
 from calibre.engine.checkpoints import Checkpoints
 from calibre.engine.messages import (
+    Assessed,
     Failed,
     Job,
     Outcome,
@@ -40,6 +41,7 @@ from calibre.engine.messages import (
 )
 from calibre.experiment import Experiment
 from calibre.methods.method import Method, ServerState
+from calibre.personal.choosing import Curve, Features
 from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, prefixed
 
@@ -165,6 +167,8 @@ class GridCrew:
             answers = {part: arrived.pop(part) for part in by_job[index]}
             if job.kind == "update":
                 yield self._update(job, next(iter(answers.values())), expected)
+            elif job.kind == "assess":
+                yield self._assessed(job, answers)
             else:
                 yield self._personal(job, answers)
 
@@ -246,6 +250,20 @@ class GridCrew:
             return Outcome(job, Failed(error=str(error)))
         except ValueError as problem:
             return Outcome(job, Failed(error=f"its reply was refused: {problem}"))
+
+    def _assessed(self, job: Job, answers: dict[Part, Message | str]) -> Outcome:
+        """What those tell who answer; the others have no say."""
+        curves: dict[int, dict[Features, Curve]] = {}
+        missing: dict[int, str] = {}
+        for part, reply in answers.items():
+            try:
+                told = record_of(reply, Assessed)
+                if not told.curves.keys() <= set(part.clients):
+                    raise ValueError("it answers for other clients than it was asked for")
+                curves |= told.curves
+            except ValueError as problem:
+                missing |= dict.fromkeys(part.clients, str(problem))
+        return Outcome(job, Assessed(curves=curves, missing=missing))
 
     def _personal(self, job: Job, answers: dict[Part, Message | str]) -> Outcome:
         """Who has a personal model, and who has none and why; a group need not be complete."""

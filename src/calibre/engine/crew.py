@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import torch
 
 from calibre.engine.child import Worker
 from calibre.engine.host import Host
-from calibre.engine.messages import Failed, Job, Outcome, Personalised, Updated, pack, read, unpack
+from calibre.engine.messages import Failed, Job, Outcome, Reply, pack, read, unpack
 from calibre.engine.worker import Ready, Setup, State, failure, perform, say
 from calibre.errors import UserError
 from calibre.methods.method import ServerState
@@ -110,7 +110,7 @@ class Processes:
         worker = self.workers[i]
         try:
             text = worker.connection.recv_bytes().decode()
-            reply = read(text, Ready, Updated, Personalised, Failed)
+            reply = read(text, Ready, *get_args(Reply))
             block = b"" if isinstance(reply, Ready) else worker.connection.recv_bytes()
         except (EOFError, OSError):  # an end in the middle of a message is an OSError
             cause = worker.obituary()
@@ -124,7 +124,7 @@ class Processes:
             worker.ready = True
             return None
         assert job is not None
-        assert isinstance(reply, Updated | Personalised | Failed)
+        assert isinstance(reply, Reply)
         return Outcome(job, reply, unpack(block))
 
     def close(self) -> None:

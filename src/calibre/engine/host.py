@@ -20,6 +20,7 @@ from calibre.experiment import Experiment, method_named
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
+from calibre.personal.choosing import Choice, Curve, Features
 from calibre.personal.model import Personal, Prepared, TestSet
 from calibre.personal.own import start_anew
 from calibre.personal.ways import way_of
@@ -110,14 +111,28 @@ class Host:
             )
         return update
 
-    def personalize(self, state: ServerState, role: str, clients: Sequence[int]) -> list[Personal]:
+    def assess(
+        self, state: ServerState, role: str, clients: Sequence[int]
+    ) -> dict[int, dict[Features, Curve]]:
+        """What clients' cross-validation says of how to make their personal models."""
+        method = self.load(role).method
+        prepared = (self.prepared(role, state, client) for client in clients)
+        return way_of(method, self.experiment.personal).assess(method, state, prepared) or {}
+
+    def personalize(
+        self,
+        state: ServerState,
+        role: str,
+        clients: Sequence[int],
+        choice: Choice | None = None,
+    ) -> list[Personal]:
         """Personal models of a group of clients, scored on their own test images."""
         method = self.load(role).method
         prepared = (self.prepared(role, state, client) for client in clients)
-        models = way_of(method, self.experiment.personal).make(method, state, prepared)
+        models = way_of(method, self.experiment.personal).make(method, state, prepared, choice)
         if role == METHOD:
             for model in models:
-                self.keep.clients.save_personal(model.client, model.tensors)
+                self.keep.clients.save_personal(model.client, model.to_keep())
         return models
 
     def prepared(self, role: str, state: ServerState, client: int) -> Prepared:

@@ -17,6 +17,7 @@ import torch
 from pydantic import Field, ValidationError
 
 from calibre.methods.method import Update
+from calibre.personal.choosing import Choice, Curve, Features
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
 from calibre.tensors import Tensors, grouped, ordered
@@ -34,9 +35,10 @@ Reason = Annotated[str, Field(max_length=20_000)]
 class Job(Settings):
     """Train one client for a round, or make personal models for a group of clients."""
 
-    kind: Literal["update", "personalize"]
+    kind: Literal["update", "assess", "personalize"]
     clients: Annotated[tuple[Count, ...], Field(min_length=1)]
     role: Name = METHOD
+    choice: Choice | None = None  # for personal models: what all clients go by
     kept: tuple[Count, ...] = ()  # after which round each client last kept something; 0: never
 
 
@@ -61,6 +63,13 @@ class Updated(Settings):
     def update(self, client: int, tensors: Tensors) -> Update:
         numbers = {n: math.nan if value is None else value for n, value in self.numbers.items()}
         return Update(client, self.samples, grouped(tensors), numbers, None, self.report)
+
+
+class Assessed(Settings):
+    """What clients' cross-validation says of the ways to make their heads."""
+
+    curves: dict[Count, dict[Features, Curve]]
+    missing: dict[Count, Reason] = Field(default_factory=dict)
 
 
 class Score(Settings):
@@ -89,7 +98,7 @@ class Failed(Settings):
     detail: str = ""  # the traceback; a site keeps it to itself, for it may tell of the data
 
 
-Reply = Updated | Personalised | Failed
+Reply = Updated | Assessed | Personalised | Failed
 
 
 @dataclass(frozen=True)

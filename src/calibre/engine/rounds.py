@@ -22,7 +22,15 @@ from calibre.engine.crew import Crew, InProcess, Processes, one_thread
 from calibre.engine.devices import Machine, main_device, plan
 from calibre.engine.events import Emit
 from calibre.engine.host import Host, method_of
-from calibre.engine.messages import METHOD, Failed, Job, Outcome, Personalised, Updated
+from calibre.engine.messages import (
+    METHOD,
+    Assessed,
+    Failed,
+    Job,
+    Outcome,
+    Personalised,
+    Updated,
+)
 from calibre.engine.privacy import Mechanism, check, spent
 from calibre.engine.selection import select
 from calibre.errors import UserError
@@ -30,6 +38,7 @@ from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import Update
 from calibre.personal.card import Preprocessing
+from calibre.personal.choosing import Choice, pooled
 from calibre.personal.ways import way_of
 from calibre.report import collapse
 from calibre.report.metrics import ClientResult
@@ -149,7 +158,8 @@ class Run:
             self.round()
         began = time.monotonic()
         self.federation = self.latest(self.federation)
-        scores = {role: self._personalize(role) for role in (METHOD, *self._floors())}
+        choices = {role: self._choose(role) for role in (METHOD, *self._floors())}
+        scores = {role: self._personalize(role, choice) for role, choice in choices.items()}
         scored = sorted(set.intersection(*(set(by_client) for by_client in scores.values())))
         counts = self.federation.counts()
         past = events.read(self.store.events)
@@ -165,6 +175,7 @@ class Run:
             collapse.warnings(past),
             seconds=training + time.monotonic() - began,  # of all attempts, after resumes too
             promise=promise,
+            choice=choices[METHOD],
         )
         self.emit({"event": "end", **metrics})
         return metrics
@@ -210,10 +221,14 @@ class Run:
             )
 
     def _job(
-        self, kind: Literal["update", "personalize"], clients: Sequence[int], role: str = METHOD
+        self,
+        kind: Literal["update", "assess", "personalize"],
+        clients: Sequence[int],
+        role: str = METHOD,
+        choice: Choice | None = None,
     ) -> Job:
         kept = tuple(self.kept.get(client, 0) for client in clients)
-        return Job(kind=kind, clients=tuple(clients), role=role, kept=kept)
+        return Job(kind=kind, clients=tuple(clients), role=role, choice=choice, kept=kept)
 
     def _checked(
         self,
@@ -286,14 +301,32 @@ class Run:
     def _floors(self) -> list[str]:
         return [name for name in self.experiment.personal.floors if name != self.method.name]
 
-    def _personalize(self, role: str) -> dict[int, float]:
+    def _groups(self, role: str) -> list[range]:
+        """Whose personal models are made together."""
+        ids = range(len(self.federation))
+        way = way_of(method_of(self.experiment, role), self.experiment.personal)
+        size = way.group(len(ids))
+        return [ids[i : i + size] for i in range(0, len(ids), size)]
+
+    def _choose(self, role: str) -> Choice | None:
+        """What all clients' personal models go by, found by their cross-validation together."""
+        state = self.state if role == METHOD else self.host.initial_state(role)
+        jobs = [self._job("assess", group, role) for group in self._groups(role)]
+        told = []
+        for outcome in self.crew.run(state, jobs):
+            reply = outcome.reply
+            if isinstance(reply, Assessed):
+                told += [reply.curves[client] for client in sorted(reply.curves)]
+                if not (reply.curves or reply.missing):
+                    return None  # there is nothing to choose
+        return pooled(told)
+
+    def _personalize(self, role: str, choice: Choice | None) -> dict[int, float]:
         """The accuracy of every client's personal model."""
         state = self.state if role == METHOD else self.host.initial_state(role)
         method = method_of(self.experiment, role)
         ids = range(len(self.federation))
-        size = way_of(method, self.experiment.personal).group(len(ids))
-        groups = [ids[i : i + size] for i in range(0, len(ids), size)]
-        jobs = [self._job("personalize", group, role) for group in groups]
+        jobs = [self._job("personalize", group, role, choice) for group in self._groups(role)]
         label = method.label
         scores: dict[int, float] = {}
         for outcome in self.crew.run(state, jobs):

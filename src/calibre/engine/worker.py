@@ -20,6 +20,7 @@ from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.engine.host import Host
 from calibre.engine.messages import (
+    Assessed,
     Failed,
     Job,
     Personalised,
@@ -62,7 +63,9 @@ def perform(host: Host, state: ServerState, job: Job) -> tuple[Reply, Tensors]:
     if job.kind == "update":
         update = host.update(state, job.clients[0])
         return Updated.of(update, began, time.time() - began), prefixed(update.shared)
-    models = host.personalize(state, job.role, job.clients)
+    if job.kind == "assess":
+        return Assessed(curves=host.assess(state, job.role, job.clients)), {}
+    models = host.personalize(state, job.role, job.clients, job.choice)
     return Personalised(scores={model.client: score_of(model) for model in models}), {}
 
 

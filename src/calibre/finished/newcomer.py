@@ -8,16 +8,16 @@ import torch
 from calibre.data import augment
 from calibre.errors import UserError
 from calibre.finished.run import FinishedRun
-from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import ServerState
-from calibre.models.network import Problem, to_fast_layout
-from calibre.personal.arrival import Arrived, fit_head, read_images
+from calibre.models.network import Head, Problem, to_fast_layout
+from calibre.personal.arrival import Arrived, read_images
 from calibre.personal.assemble import RATE, Making, assemble
 from calibre.personal.bundle import Bundle
+from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.frozen_head import HOW
-from calibre.personal.heads import Samples
 from calibre.personal.own import start_anew
+from calibre.personal.solved_head import held_out, options, solved, strength_for
 from calibre.tensors import belongs, take
 
 
@@ -32,15 +32,12 @@ def personalize_newcomer(
             f"{finished.run.label} shares no encoder, so the run in {folder} has none for a "
             "newcomer; use a run of a method that sends its encoder (calibre-fl methods)"
         )
-    preprocessing = finished.preprocessing
+    preprocessing, choice = finished.preprocessing, finished.choice
     arrived = read_images(data, preprocessing.shape)
-    encoder = _encoder(finished, arrived)
-
-    def samples(pixels: torch.Tensor, labels: torch.Tensor) -> Samples:
-        return Samples(encode(encoder, pixels, preprocessing.normalization), labels)
-
-    labelled = samples(*arrived.train)
-    head, held_out = fit_head(labelled, len(arrived.classes), experiment.personal, experiment.seed)
+    site = _site(finished, arrived)
+    seen = _encoded(finished, arrived, site)
+    strength = strength_for(seen, site, choice)
+    test = arrived.test and seen.more(*arrived.test, preprocessing.normalization)
     return assemble(
         Making(
             client=name or data.resolve().name,
@@ -49,13 +46,13 @@ def personalize_newcomer(
             classes=arrived.classes,
             network=experiment.network,
             preprocessing=preprocessing,
-            encoders=[encoder],
-            head=head,
-            labelled=labelled,
-            held_out=held_out,
+            encoders=copy.deepcopy(seen.parts),
+            head=seen.raw(solved(seen, site, strength)),
+            labelled=seen.more(*arrived.train, preprocessing.normalization),
+            held_out=held_out(seen, site, strength),
             fitted=HOW,
-            test=samples(*arrived.test) if arrived.test else None,
-            unlabelled=arrived.unlabelled,
+            test=test,
+            unlabelled=len(arrived.unlabelled),
             notes=arrived.notes,
             rate=rate,
             **finished.facts,
@@ -63,12 +60,27 @@ def personalize_newcomer(
     )
 
 
-def _encoder(finished: FinishedRun, arrived: Arrived) -> torch.nn.Module:
-    """The run's encoder as a client that never trained receives it."""
+def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
+    """The newcomer's images; the run's head, where it knows all these classes, is the prior."""
+    encoder = site.network.get_submodule("encoder")
+    features = finished.choice.features if finished.choice else options(site)[0]
+    norm, count = site.normalization, site.personal.components
+    parts = parts_for(features, encoder, site.images, norm, count)
+    known, head = finished.federation.classes, getattr(site.network, "head", None)
+    prior = None
+    if isinstance(head, torch.nn.Linear) and set(arrived.classes) <= set(known):
+        rows = [known.index(name) for name in arrived.classes]
+        prior = Head(*(part[rows] for part in Head.of(head)))
+    return encode_client(parts, site.images, arrived.train.labels, norm, prior)
+
+
+def _site(finished: FinishedRun, arrived: Arrived) -> Site:
+    """The run's network as a client that never trained receives it, and the client's images."""
     experiment, shape = finished.experiment, finished.preprocessing
     classes = len(finished.federation.classes)
     problem = Problem(shape.height, shape.channels, classes, experiment.network, experiment.seed)
     network = to_fast_layout(experiment.method.build(problem), torch.device("cpu"))
+    more = len(arrived.unlabelled)
     state = ServerState(finished.run.metrics["rounds"], {"model": finished.model})
     site = Site(
         client=len(finished.results),
@@ -77,15 +89,15 @@ def _encoder(finished: FinishedRun, arrived: Arrived) -> torch.nn.Module:
         training=experiment.training,
         network=network,
         initial=take(network),
-        images=arrived.train.pixels,
-        labels=arrived.train.labels,
+        images=torch.cat([arrived.train.pixels, arrived.unlabelled]),
+        labels=torch.cat([arrived.train.labels, arrived.train.labels.new_full((more,), -1)]),
         labelled=len(arrived.train.labels),
         views=augment.resolve(experiment.views, "", shape.channels, shape.height),
         normalization=shape.normalization,
         device=torch.device("cpu"),
-        classes=classes,
+        classes=len(arrived.classes),
         trains=False,
         personal=experiment.personal,
     )
     start_anew(experiment.method, state, site)  # FedBN: batch norm of its own images
-    return copy.deepcopy(network.get_submodule("encoder"))
+    return site

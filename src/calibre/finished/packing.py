@@ -21,13 +21,15 @@ from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head
 from calibre.personal.assemble import RATE, Making
 from calibre.personal.card import Preprocessing
+from calibre.personal.choosing import Choice
 from calibre.personal.heads import Samples
-from calibre.personal.model import as_classifier, count_right_by_head
+from calibre.personal.model import Kept, as_classifier, count_right_by_head
 from calibre.personal.own import ALONE
 from calibre.personal.predictor import SideBySide
 from calibre.personal.ways import way_of
 from calibre.tensors import Tensors
 
+KEPT = "each answered by a network that was fitted without it"
 FOREIGN = 1000  # images of classes that a client does not hold, to try its limit on
 
 
@@ -44,7 +46,12 @@ class Scored:
 
 
 def making(
-    host: Host, state: ServerState, scored: Scored, facts: Mapping[str, Any], rate: float = RATE
+    host: Host,
+    state: ServerState,
+    scored: Scored,
+    facts: Mapping[str, Any],
+    choice: Choice | None,
+    rate: float = RATE,
 ) -> Making:
     """What a client's bundle is made from; ``facts`` are what its card tells of the run.
 
@@ -53,7 +60,8 @@ def making(
     method = host.experiment.method
     client = host.prepared(METHOD, state, scored.client)
     site, _, test = client
-    encoders, head = as_classifier(method, site.network, scored.tensors)
+    kept = Kept.of(scored.tensors)
+    encoders, head = as_classifier(method, site.network, kept.own, host.pool.shape[2])
     encoders = copy.deepcopy(encoders)  # the host's network goes on to serve others
     both = SideBySide(encoders)
 
@@ -67,7 +75,7 @@ def making(
     foreign = features(strangers) if len(strangers) else None
     client = host.prepared(METHOD, state, scored.client)  # as it was before its own model
     way = way_of(method, host.experiment.personal)
-    held_out, how = way.held_out(method, state, client, labelled, head)
+    held_out, how = (kept.held, KEPT) if kept.held else way.held_out(method, state, client, choice)
     return Making(
         client=scored.name,
         novel=scored.novel,
@@ -77,6 +85,7 @@ def making(
         preprocessing=Preprocessing.of(host.pool.shape, site.normalization),
         encoders=encoders,
         head=head,
+        final=kept.final,
         labelled=labelled,
         held_out=held_out,
         fitted=how,

@@ -22,6 +22,7 @@ from calibre.methods.method import ServerState
 from calibre.personal.assemble import RATE, Making, assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
+from calibre.personal.choosing import Choice
 from calibre.report import runs
 from calibre.run_folder import RunFolder
 from calibre.settings import nearest
@@ -134,7 +135,13 @@ class FinishedRun:
         host = self.host  # first: where the images are missing, nothing else matters
         own = self.personal(client)
         scored = Scored(client, row.name, row.novel, row.accuracy, own, row.floors)
-        return packing.making(host, self.state, scored, self.facts, rate)
+        return packing.making(host, self.state, scored, self.facts, self.choice, rate)
+
+    @property
+    def choice(self) -> Choice | None:
+        """What all clients' personal models went by."""
+        told = (self.run.metrics.get("personal") or {}).get("choice")
+        return None if told is None else Choice.model_validate(told)
 
     @property
     def facts(self) -> dict[str, Any]:

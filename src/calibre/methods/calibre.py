@@ -8,7 +8,8 @@ objective,
 - a client's divergence, the mean distance of its encodings to their prototypes, weights it in the
   server's mean: w_c ~ n_c / delta_c^gamma  (``calibre.calibration.divergence``).
 
-With alpha_p = alpha_n = 0 and gamma = 0 it is pFL-SSL, bit for bit.
+With beta = 0 no label is looked at in training; with alpha_p = alpha_n = 0 and gamma = 0 it is
+pFL-SSL, bit for bit.
 """
 
 import math
@@ -29,6 +30,7 @@ from calibre.methods.method import Number, ServerState, Update
 from calibre.methods.pfl_ssl import ModelMean, PflSsl
 from calibre.methods.self_supervised import build_objective
 from calibre.models.network import Problem
+from calibre.ssl.labelled import LabelTerm
 from calibre.tensors import Tensors, step_towards
 
 
@@ -45,6 +47,7 @@ class Calibre(PflSsl):
     paper: ClassVar[str] = "Chen, Su and Li, Calibre, ICDCS 2024"
 
     name: str = "calibre"
+    labels: LabelTerm = LabelTerm(weight=1.0)
     prototypes: Regularizers = Regularizers()
     aggregation: Aggregation = Aggregation()
 

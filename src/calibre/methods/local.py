@@ -1,6 +1,7 @@
 """Local only: every client trains a network of its own on its own labels, from the common start.
 
-What a client has without any federation, as the baselines of the Calibre paper's section V:
+What a client has without any federation, as the baselines of the Calibre paper's section V. Its
+encoder then gets a head like everybody's.
 
 - Script-Fair: 10 epochs, as many as the other methods' personalisation;
 - Script-Convergent: until the loss has settled (see :func:`converged`).
@@ -11,13 +12,12 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from torch import nn
 
 from calibre.local.sgd import SGD
 from calibre.local.site import Site
-from calibre.methods.method import ServerState, Way
+from calibre.methods.method import ServerState
 from calibre.methods.supervised import Supervised, train_classifier
-from calibre.tensors import Tensors
+from calibre.tensors import Tensors, take
 
 # Without momentum: a few dozen steps are too few for batch norm's statistics to follow weights that
 # move fast. Of six rates, 0.1 was the best on validation images of digits.
@@ -39,16 +39,13 @@ class Local(Supervised):
     def label(self) -> str:
         return f"{self.title}, to convergence" if self.until_converged else self.title
 
-    @property
-    def way(self) -> Way:
-        return "own"
-
-    def personalize(self, server: ServerState, personal: Tensors | None, site: Site) -> nn.Module:
+    def newcomer(self, server: ServerState, site: Site) -> Tensors:
+        """A network of its own, on whose encoder the client's head stands."""
         if self.until_converged:
             train_to_convergence(site, self.lasting, self.cap)
         else:
             train_classifier(site, self.lasting, site.personal.epochs)
-        return site.network
+        return take(site.network, ("encoder", "head"))
 
 
 def converged(losses: Sequence[float]) -> bool:

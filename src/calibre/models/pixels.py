@@ -39,7 +39,8 @@ class Components(nn.Module):
         self.register_buffer("directions", torch.zeros(self.pixels.features, count))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.pixels(x) - self.centre) @ self.directions
+        pixels: Tensor = self.pixels(x)
+        return (pixels - self.centre) @ self.directions
 
     @torch.no_grad()
     def fit(self, x: Tensor) -> None:

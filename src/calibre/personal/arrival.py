@@ -3,7 +3,6 @@
 The encoder stays as it is; the head is the client's own, whatever its classes are called.
 """
 
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,22 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibre import rng
 from calibre.data.formats import EncodedImage, Part, Raw
 from calibre.data.formats.decoders import decode
 from calibre.data.sources import locate
 from calibre.errors import UserError
-from calibre.models.network import Head
-from calibre.personal.heads import Samples, fresh_head, train_heads
-from calibre.personal.holdout import HeldOut, cross_validate, refit_heads
 from calibre.personal.pictures import as_encoded
-from calibre.sections import DataSettings, PersonalSettings
+from calibre.sections import DataSettings
 
-# A few images make few batches; ten epochs of them are too few steps for a head to settle.
-STEPS = 400
-# Encoders differ in the scale of their features, and a learning rate suits one scale: features are
-# centred and brought to this mean squared length.
-LENGTH = 30.0
 NAMED = 3  # files that a note names
 
 Shape = tuple[int, int, int]
@@ -45,7 +35,7 @@ class Arrived(NamedTuple):
     classes: tuple[str, ...]
     train: Images
     test: Images | None
-    unlabelled: int
+    unlabelled: Tensor  # uint8 [m, H, W, C]
     notes: tuple[str, ...]  # what was left out
 
 
@@ -59,8 +49,10 @@ def read_images(place: Path, shape: Shape) -> Arrived:
             f"one, such as {place / one}"
         )
     train, unread = _decoded(raw.train, shape)
-    test, more = _decoded(raw.test, shape) if raw.test else (None, [])
-    unread += more
+    test, lost = _decoded(raw.test, shape) if raw.test else (None, [])
+    nothing = Images(torch.zeros(0, *shape, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
+    more, gone = _decoded(raw.unlabelled, shape) if raw.unlabelled else (nothing, [])
+    unread += [*lost, *gone]
     notes = list(raw.notes)
     if unread:
         rest = f" and {len(unread) - NAMED} more" if len(unread) > NAMED else ""
@@ -71,28 +63,9 @@ def read_images(place: Path, shape: Shape) -> Arrived:
         raw.classes,
         train,
         test if test and len(test.labels) else None,
-        len(raw.unlabelled.labels) if raw.unlabelled else 0,
+        more.pixels,
         tuple(notes),
     )
-
-
-def fit_head(
-    samples: Samples, classes: int, settings: PersonalSettings, seed: int
-) -> tuple[Head, HeldOut]:
-    """A head of its own on frozen features, and what such heads say of images held out."""
-    steps = math.ceil(len(samples.labels) / settings.batch)
-    longer = settings.model_copy(update={"epochs": max(settings.epochs, math.ceil(STEPS / steps))})
-    centre = samples.features.mean(0)
-    spread = (samples.features - centre).square().sum(1).mean().clamp(min=1e-12)
-    scale = (LENGTH / spread).sqrt()
-    scaled = Samples((samples.features - centre) * scale, samples.labels)
-    start = fresh_head(seed, 0, classes, len(centre))
-    held_out = cross_validate(
-        samples.labels, refit_heads(scaled, start, longer, seed), rng.stream(seed, "folds")
-    )
-    weight, bias = train_heads([0], [scaled], [start], longer, seed)
-    weight = weight[0] * scale  # the same answers, from features as they are
-    return Head(weight, bias[0] - weight @ centre), held_out
 
 
 def _read(place: Path) -> Raw:

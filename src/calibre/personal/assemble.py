@@ -28,6 +28,7 @@ from calibre.personal.card import (
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut
 from calibre.personal.outside import RATES, Prototypes, fit_prototypes, refused, threshold
+from calibre.personal.parts import spec_of
 from calibre.personal.predictor import Predictor
 from calibre.personal.trust import calibration_error, fit_temperature, surprise, wilson
 from calibre.sections import NetworkSettings
@@ -54,6 +55,7 @@ class Making:
     labelled: Samples
     held_out: HeldOut
     fitted: str  # how the held-out answers came about, or why they cannot be used
+    final: Head | None = None  # what is bundled, after all labels; None: what is measured
     usable: bool = True  # whether they are like the model's own, so that a temperature fits both
     test: Samples | None = None
     foreign: Tensor | None = None  # features of images of classes that the client does not hold
@@ -74,7 +76,7 @@ def assemble(making: Making) -> Bundle:
     outside = _outside(making, prototypes)
     predictor = Predictor.of(
         making.encoders,
-        making.head,
+        making.final or making.head,
         calibration.temperature,
         prototypes if outside.limit is not None else None,
         making.preprocessing.normalization,
@@ -93,7 +95,7 @@ def assemble(making: Making) -> Bundle:
         floors=dict(making.floors),
         preprocessing=making.preprocessing,
         network=making.network,
-        encoders=len(making.encoders),
+        parts=tuple(spec_of(part) for part in making.encoders),
         run=dict(making.run),
         settings=dict(making.settings),
         warnings=(*making.notes, *_warnings(making, accuracy)),

@@ -27,8 +27,9 @@ from calibre.data.formats import Pixels
 from calibre.data.formats.decoders import decode
 from calibre.errors import UserError
 from calibre.files import sync_folder, write_atomic
-from calibre.models.network import Problem, build_encoder, to_fast_layout
+from calibre.models.network import Problem, to_fast_layout
 from calibre.personal.card import Card, markdown
+from calibre.personal.parts import build_part
 from calibre.personal.pictures import Picture, as_encoded, is_one
 from calibre.personal.predictor import Predictor
 from calibre.registry import ENCODERS
@@ -37,7 +38,7 @@ from calibre.tensors import Tensors, check_like, take
 
 LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
 LARGEST_MODEL = 2**33
-VERSION = 1
+VERSION = 2
 FILES = ("model.safetensors", "card.md")
 NONE = "none of your classes"
 
@@ -224,7 +225,7 @@ def _rebuilt(folder: Path, card: Card, tensors: Tensors, own_code: bool) -> Pred
     problem = Problem(shape.height, shape.channels, len(card.classes), card.network, seed=0)
     # on "meta" a network is its shapes alone: a card that promises a giant costs nothing
     with torch.device("cpu" if own else "meta"):
-        encoders = [build_encoder(problem) for _ in range(card.encoders)]
+        encoders = [build_part(spec, problem) for spec in card.parts]
         held = len(tensors["means"]) if "means" in tensors else 0
         predictor = Predictor(encoders, len(card.classes), held, shape.normalization)
     try:

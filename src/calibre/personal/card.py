@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from calibre.data.augment import Normalization
+from calibre.personal.parts import PartSpec, in_words
 from calibre.sections import Fraction, NetworkSettings
 from calibre.settings import Settings
 
@@ -98,7 +99,7 @@ class Held(Settings):
 
 class Card(Settings):
     format: Literal["calibre-bundle"] = "calibre-bundle"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     made_by: str  # which Calibre
     client: str
     novel: bool  # took no part in training the encoder
@@ -112,7 +113,7 @@ class Card(Settings):
     floors: dict[str, float]  # what this client reaches without the federation
     preprocessing: Preprocessing
     network: NetworkSettings
-    encoders: Annotated[int, Field(ge=1, le=8)]  # side by side: two where a method mixes two
+    parts: Annotated[tuple[PartSpec, ...], Field(min_length=1, max_length=8)]  # side by side
     run: dict[str, str | int]  # experiment, federation, seed, rounds
     settings: dict[str, Any]  # the whole experiment
     warnings: tuple[str, ...]
@@ -250,7 +251,7 @@ def _preprocessing(card: Card) -> str:
         f"{', '.join(f'{value:.4f}' for value in p.mean)} and std "
         f"{', '.join(f'{value:.4f}' for value in p.std)}. "
         f"Encoder: {card.network.encoder} of width {card.network.width}"
-        + (f", {card.encoders} side by side." if card.encoders > 1 else ".")
+        + f". The classifier sees {in_words(card.parts)}."
     )
 
 

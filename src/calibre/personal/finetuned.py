@@ -1,49 +1,149 @@
-"""Encoder and head trained together, batch norm included: a habit of published code.
+"""Encoder and head trained on together, from a solved head: small steps on weakly augmented images.
 
-Never the default: it changes the encoder that the method is judged by.
+Batch norm keeps the statistics that all clients' images gave it: those of thirty would mislead.
+What comes out is a client's model only where cross-validation says that it is better.
 """
+
+from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibre import rng
+from calibre.local.features import encode
 from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
-from calibre.models.network import Classifier
-from calibre.personal.frozen_head import first_head
-from calibre.personal.own import Own, Train
-from calibre.tensors import Tensors
+from calibre.models.network import Classifier, Head
+from calibre.personal.choosing import Choice, Curve, Features
+from calibre.personal.holdout import HeldOut, cross_validate
+from calibre.personal.model import (
+    Personal,
+    Prepared,
+    count_right,
+    head_tensors,
+    part_tensors,
+)
+from calibre.personal.predictor import SideBySide
+from calibre.personal.solved_head import (
+    SolvedHead,
+    encoded,
+    fold_stream,
+    options,
+    solved,
+    strength_for,
+)
+from calibre.tensors import Tensors, put, take
+
+FOLDS = 3  # each means to train a whole network
+RATE = 0.2  # of personal.lr: these steps start from a head that fits already
 
 
-def finetune(method: Method, state: ServerState, kept: Tensors | None, site: Site) -> nn.Module:
-    start, settings = first_head(site), site.personal
+class FineTuned:
+    solver = SolvedHead()
+
+    def group(self, clients: int) -> int:
+        return 1
+
+    def assess(
+        self, method: Method, state: ServerState, clients: Iterable[Prepared]
+    ) -> dict[int, dict[Features, Curve]]:
+        return self.solver.assess(method, state, clients)
+
+    def make(
+        self,
+        method: Method,
+        state: ServerState,
+        clients: Iterable[Prepared],
+        choice: Choice | None,
+    ) -> list[Personal]:
+        return [self._model(method, state, client, choice) for client in clients]
+
+    def _model(
+        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+    ) -> Personal:
+        site = client.site
+        received = take(site.network)
+        frozen, _ = self.solver.held_out(method, state, client, choice)
+        moved = self._cross_validated(client, choice)
+        put(site.network, received)
+        (model,) = self.solver.make(method, state, [client], choice)
+        if not _less_surprised(moved, frozen):
+            return model
+        network = finetune(site, choice)
+        right = count_right(network, site, client.test)
+        return Personal(site.client, right, model.images, _own_tensors(network), held=moved)
+
+    def held_out(
+        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+    ) -> tuple[HeldOut, str]:
+        return self.solver.held_out(method, state, client, choice)
+
+    def _cross_validated(self, client: Prepared, choice: Choice | None) -> HeldOut:
+        site = client.site
+        received = take(site.network)
+        images, labels = site.images[: site.labelled], site.labels[: site.labelled]
+
+        def refit(trained: Iterable[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
+            for rows in trained:
+                others = [site.images[site.labelled :], site.labels[site.labelled :]]
+                part = replace(
+                    site,
+                    images=torch.cat([images[rows], others[0]]),
+                    labels=torch.cat([labels[rows], others[1]]),
+                    labelled=len(rows),
+                )
+                put(site.network, received)
+                network = finetune(part, choice)
+                z = encode(network.encoder, images, site.normalization)
+                yield z, F.linear(z, network.head.weight, network.head.bias).detach()
+
+        return cross_validate(labels, refit, fold_stream(site), FOLDS)
+
+
+def finetune(site: Site, choice: Choice | None) -> Classifier:
+    """The site's encoder, in place, and a head that starts as the solved one."""
+    seen = encoded(site, choice.features if choice else options(site)[0])
+    start = seen.raw(solved(seen, site, strength_for(seen, site, choice)))
     head = nn.Linear(start.weight.shape[1], site.classes, device=site.device)
-    with torch.no_grad():
-        head.weight.copy_(start.weight)
-        head.bias.copy_(start.bias)
-    network = Classifier(site.network.get_submodule("encoder"), head).train(site.labelled > 1)
+    put(head, {"weight": start.weight, "bias": start.bias})
+    network = Classifier(SideBySide(seen.parts), head).eval()  # batch norm stays as it is
+    settings = site.personal
 
     def loss(batch: Batch) -> dict[str, Tensor]:
-        logits = network(site.plain(site.images[batch.rows]))
+        logits = network(site.weak_view(batch.rows, batch.generator))
         return {"loss": F.cross_entropy(logits.float(), site.labels[batch.rows])}
 
-    train(
-        site,
-        loss,
-        examples=site.labelled,
-        epochs=settings.epochs,
-        sgd=SGD(
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=0,
-            batch=settings.batch,
-            schedule="constant",
-        ),
-        parameters=network.parameters(),
-    )
+    with rng.isolated(site.seed, "personal", site.round, site.client):
+        train(
+            site,
+            loss,
+            examples=site.labelled,
+            epochs=settings.epochs,
+            sgd=SGD(
+                lr=RATE * settings.lr,
+                momentum=0.9,
+                weight_decay=0,
+                batch=max(2, settings.batch),
+                schedule="constant",
+            ),
+            parameters=network.parameters(),
+        )
     return network
 
 
-class FineTuned(Own):
-    train: Train = staticmethod(finetune)
+def _own_tensors(network: Classifier) -> Tensors:
+    assert isinstance(network.encoder, SideBySide)
+    parts = list(network.encoder.encoders)
+    encoder = {f"encoder.{name}": tensor for name, tensor in take(parts[0]).items()}
+    return {**encoder, **part_tensors(parts[1:]), **head_tensors(Head.of(network.head))}
+
+
+def _less_surprised(one: HeldOut, other: HeldOut) -> bool:
+    """Whether the mean log loss of held-out labels is lower."""
+    if not (len(one.labels) and len(other.labels)):
+        return False
+    losses = [float(F.cross_entropy(held.logits, held.labels)) for held in (one, other)]
+    return losses[0] < losses[1]

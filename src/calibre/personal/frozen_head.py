@@ -9,9 +9,17 @@ from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head, feature_count
+from calibre.personal.choosing import Choice
 from calibre.personal.heads import Samples, fresh_head, train_heads
 from calibre.personal.holdout import HeldOut, cross_validate, refit_heads
-from calibre.personal.model import Personal, Prepared, count_right_by_head, head_tensors
+from calibre.personal.model import (
+    Personal,
+    Prepared,
+    count_right_by_head,
+    head_tensors,
+    own_encoder,
+)
+from calibre.tensors import Tensors
 
 LARGEST_GROUP = 32
 HOW = "each answered by a head that was trained without it"
@@ -22,14 +30,23 @@ class FrozenHead:
     def group(self, clients: int) -> int:
         return max(4, min(LARGEST_GROUP, -(-clients // 8)))
 
+    def assess(self, method: Method, state: ServerState, clients: Iterable[Prepared]) -> None:
+        return None
+
     def make(
-        self, method: Method, state: ServerState, clients: Iterable[Prepared]
+        self,
+        method: Method,
+        state: ServerState,
+        clients: Iterable[Prepared],
+        choice: Choice | None,
     ) -> list[Personal]:
         ids: list[int] = []
         starts: list[Head] = []
         train: list[Samples] = []
         tests: list[Samples] = []
-        for site, _, test in clients:
+        owned: list[Tensors] = []
+        for site, kept, test in clients:
+            owned.append(own_encoder(kept))
             encoder = site.network.get_submodule("encoder")
             features = encode(encoder, site.images[: site.labelled], site.normalization)
             ids.append(site.client)
@@ -42,15 +59,18 @@ class FrozenHead:
                 client,
                 count_right_by_head(Head(weight, bias), test),
                 len(test.labels),
-                head_tensors(Head(weight, bias)),
+                {**own, **head_tensors(Head(weight, bias))},
             )
-            for client, test, weight, bias in zip(ids, tests, *heads, strict=True)
+            for client, own, test, weight, bias in zip(ids, owned, tests, *heads, strict=True)
         ]
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, labelled: Samples, head: Head
+        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
+        encoder = site.network.get_submodule("encoder")
+        features = encode(encoder, site.images[: site.labelled], site.normalization)
+        labelled = Samples(features, site.labels[: site.labelled])
         refit = refit_heads(labelled, first_head(site), site.personal, site.seed)
         generator = rng.stream(site.seed, "folds", site.client)
         how = HOW + (CAUTION if method.met_labels(site.trains) else "")

@@ -1,5 +1,7 @@
 """A client's personal model: what of it is the client's own, and how well it does."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,8 +12,10 @@ from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method
 from calibre.models.network import Head
+from calibre.models.pixels import Components
 from calibre.personal.heads import Samples
-from calibre.tensors import Tensors, put
+from calibre.personal.holdout import HeldOut
+from calibre.tensors import Tensors, belongs, put, take
 
 
 class TestSet(NamedTuple):
@@ -33,10 +37,39 @@ class Personal:
     correct: int  # of its own test images
     images: int
     tensors: Tensors  # only what is the client's own; the rest is the global model
+    final: Head | None = None  # the same head after all labels, those of test images too
+    held: HeldOut | None = None  # what cross-validation found, where it was costly
 
     @property
     def accuracy(self) -> float:
         return self.correct / self.images
+
+    def to_keep(self) -> Tensors:
+        """All of it as named tensors."""
+        more: Tensors = {}
+        if self.final is not None:
+            more |= {"final.weight": self.final.weight, "final.bias": self.final.bias}
+        if self.held is not None:
+            more |= {f"held.{name}": tensor for name, tensor in self.held._asdict().items()}
+        return {**self.tensors, **more}
+
+
+class Kept(NamedTuple):
+    """A personal model as it was kept."""
+
+    own: Tensors
+    final: Head | None
+    held: HeldOut | None
+
+    @staticmethod
+    def of(tensors: Tensors) -> "Kept":
+        own = {n: t for n, t in tensors.items() if not belongs(n, ("final", "held"))}
+        known = "final.weight" in tensors
+        final = Head(tensors["final.weight"], tensors["final.bias"]) if known else None
+        names = {name: f"held.{name}" for name in HeldOut._fields}
+        known = all(key in tensors for key in names.values())
+        held = HeldOut(**{name: tensors[key] for name, key in names.items()}) if known else None
+        return Kept(own, final, held)
 
 
 def count_right(network: nn.Module, site: Site, test: TestSet) -> int:
@@ -55,15 +88,42 @@ def head_tensors(head: Head) -> Tensors:
     return {"head.weight": head.weight, "head.bias": head.bias}
 
 
-def as_classifier(method: Method, network: nn.Module, own: Tensors) -> tuple[list[nn.Module], Head]:
-    """Encoders side by side and one linear head: all that a personal model is, of any method.
+def own_encoder(kept: Tensors | None) -> Tensors:
+    """What of the encoder is the client's own, and not the server's."""
+    return {name: t for name, t in (kept or {}).items() if belongs(name, ("encoder",))}
+
+
+def part_tensors(parts: Sequence[nn.Module]) -> Tensors:
+    """How further parts beside the encoder are kept: ``parts.1.directions`` and so on."""
+    return {
+        f"parts.{i}.{name}": tensor
+        for i, part in enumerate(parts, start=1)
+        for name, tensor in take(part).items()
+    }
+
+
+def as_classifier(
+    method: Method, network: nn.Module, own: Tensors, channels: int
+) -> tuple[list[nn.Module], Head]:
+    """Parts side by side and one linear head: all that a personal model is, of any method.
 
     ``network`` holds the common start, the server's model and what the client kept.
     """
     known = network.state_dict().keys()
+    head = Head(own["head.weight"], own["head.bias"]) if "head.weight" in own else None
+    encoder = network.get_submodule("encoder")
+    if head is not None and all(belongs(name, ("encoder", "head", "parts")) for name in own):
+        put(network, {name: t for name, t in own.items() if belongs(name, ("encoder",))})
+        return [encoder, *_further_parts(own, channels)], head
     put(network, {name: tensor for name, tensor in own.items() if name in known})
-    added = own.keys() - known
-    if added == {"head.weight", "head.bias"}:  # a head on a network that has none
-        head = Head(own["head.weight"], own["head.bias"])
-        return [network.get_submodule("encoder")], head
     return method.classifier(network)
+
+
+def _further_parts(own: Tensors, channels: int) -> list[nn.Module]:
+    directions = own.get("parts.1.directions")
+    if directions is None:
+        return []
+    pixels, count = directions.shape
+    part = Components(channels, math.isqrt(pixels // channels), count)
+    put(part, {"centre": own["parts.1.centre"], "directions": directions})
+    return [part]

@@ -11,8 +11,7 @@ from calibre import rng
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
-from calibre.models.network import Head
-from calibre.personal.heads import Samples
+from calibre.personal.choosing import Choice
 from calibre.personal.holdout import HeldOut, Refit, cross_validate
 from calibre.personal.model import Personal, Prepared, as_classifier, count_right
 from calibre.personal.predictor import SideBySide
@@ -46,8 +45,15 @@ class Own:
     def group(self, clients: int) -> int:
         return 1
 
+    def assess(self, method: Method, state: ServerState, clients: Iterable[Prepared]) -> None:
+        return None
+
     def make(
-        self, method: Method, state: ServerState, clients: Iterable[Prepared]
+        self,
+        method: Method,
+        state: ServerState,
+        clients: Iterable[Prepared],
+        choice: Choice | None,
     ) -> list[Personal]:
         models = []
         for site, kept, test in clients:
@@ -58,11 +64,12 @@ class Own:
         return models
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, labelled: Samples, head: Head
+        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
+        labels = site.labels[: site.labelled]
         generator = rng.stream(site.seed, "folds", site.client)
-        found = cross_validate(labelled.labels, self._refit(method, state, site), generator, FOLDS)
+        found = cross_validate(labels, self._refit(method, state, site), generator, FOLDS)
         return found, ALONE if _grew_alone(state, client.kept) else HOW
 
     def _refit(self, method: Method, state: ServerState, site: Site) -> Refit:
@@ -78,7 +85,7 @@ class Own:
                 with rng.isolated(site.seed, "personal", site.round, site.client):
                     own = take(self.train(method, state, kept, part))
                 part.load(state.groups.get("model"), kept)
-                encoders, head = as_classifier(method, part.network, own)
+                encoders, head = as_classifier(method, part.network, own, site.images.shape[3])
                 z = encode(SideBySide(encoders), images, site.normalization)
                 yield z, F.linear(z, *head)
 

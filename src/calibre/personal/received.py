@@ -5,11 +5,12 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 
 from calibre import rng
+from calibre.local.features import encode
 from calibre.methods.method import Method, ServerState
-from calibre.models.network import Head
-from calibre.personal.heads import Samples
+from calibre.personal.choosing import Choice
 from calibre.personal.holdout import HeldOut, as_it_is, cross_validate
 from calibre.personal.model import Personal, Prepared, count_right
+from calibre.personal.predictor import SideBySide
 from calibre.tensors import belongs
 
 HOW = "the client's labelled images, which its model was not tuned to"
@@ -20,8 +21,15 @@ class AsReceived:
     def group(self, clients: int) -> int:
         return max(4, min(32, -(-clients // 8)))
 
+    def assess(self, method: Method, state: ServerState, clients: Iterable[Prepared]) -> None:
+        return None
+
     def make(
-        self, method: Method, state: ServerState, clients: Iterable[Prepared]
+        self,
+        method: Method,
+        state: ServerState,
+        clients: Iterable[Prepared],
+        choice: Choice | None,
     ) -> list[Personal]:
         models = []
         for site, kept, test in clients:
@@ -31,10 +39,13 @@ class AsReceived:
         return models
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, labelled: Samples, head: Head
+        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
-        refit = as_it_is(labelled.features, F.linear(labelled.features, *head))
+        encoders, head = method.classifier(site.network)
+        images, labels = site.images[: site.labelled], site.labels[: site.labelled]
+        features = encode(SideBySide(encoders), images, site.normalization)
+        refit = as_it_is(features, F.linear(features, *head))
         generator = rng.stream(site.seed, "folds", site.client)
         how = HOW + (CAUTION if method.met_labels(site.trains) else "")
-        return cross_validate(labelled.labels, refit, generator), how
+        return cross_validate(labels, refit, generator), how

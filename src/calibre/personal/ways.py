@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from calibre.methods.method import Method, ServerState
-from calibre.models.network import Head
-from calibre.personal.heads import Samples
+from calibre.personal.choosing import Choice, Curve, Features
 from calibre.personal.holdout import HeldOut
 from calibre.personal.model import Personal, Prepared
 from calibre.sections import PersonalSettings
@@ -23,27 +22,39 @@ class PersonalWay(Protocol):
         """
         ...
 
-    def make(
+    def assess(
         self, method: Method, state: ServerState, clients: Iterable[Prepared]
+    ) -> dict[int, dict[Features, Curve]] | None:
+        """What each client's cross-validation says of what can be chosen; None: nothing can."""
+        ...
+
+    def make(
+        self,
+        method: Method,
+        state: ServerState,
+        clients: Iterable[Prepared],
+        choice: Choice | None,
     ) -> list[Personal]:
-        """Models of a group of clients, which are prepared one at a time."""
+        """Models of a group of clients, which are prepared one at a time.
+
+        ``choice`` is what all clients of the run go by; None: each goes by itself.
+        """
         ...
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, labelled: Samples, head: Head
+        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
     ) -> tuple[HeldOut, str]:
-        """Answers to a client's labelled images by models not fitted to them, and how they came.
-
-        ``labelled`` are features and labels of these images, ``head`` is that of the model.
-        """
+        """Answers to a client's labelled images by models not fitted to them, and how they came."""
         ...
 
 
 def way_of(method: Method, settings: PersonalSettings) -> PersonalWay:
-    from calibre.personal import finetuned, frozen_head, own, received
+    from calibre.personal import finetuned, frozen_head, own, published, received, solved_head
 
     if method.way == "received":
         return received.AsReceived()
     if method.way == "own":
         return own.Own()
-    return finetuned.FineTuned() if settings.finetune_encoder else frozen_head.FrozenHead()
+    if settings.head == "paper":
+        return published.AsPublished() if settings.finetune_encoder else frozen_head.FrozenHead()
+    return finetuned.FineTuned() if settings.finetune_encoder else solved_head.SolvedHead()

@@ -4,28 +4,40 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibre.methods.method import Method
+from calibre.sections import PersonalSettings
 
 NOISE = 0.01  # a smaller difference of mean accuracies is not worth a word
-TITLES = {"local": "training alone", "untrained": "an encoder that was never trained"}
+TITLES = {
+    "majority": "always answering a client's most frequent class",
+    "pixels": "a linear classifier on each client's own pixels",
+    "untrained": "an encoder that was never trained",
+    "local": "training alone",
+}
 
 
 def warnings(
-    method: Method, finetuned: bool, reached: Mapping[str, Any], floors: Mapping[str, Any]
+    method: Method,
+    personal: PersonalSettings,
+    reached: Mapping[str, Any],
+    floors: Mapping[str, Any],
 ) -> list[str]:
-    """For the clients that trained: ``reached`` and each of ``floors`` are summaries of groups."""
+    """For the clients that trained: ``reached`` and each of ``floors`` are summaries of groups.
+
+    The best floor is the one that counts.
+    """
     mean = reached["train"]["mean"]
-    if mean is None or not method.federated:
-        return []  # every client is novel, or each trained alone anyway
-    gaps = {name: floor["train"]["mean"] - mean for name, floor in floors.items()}
-    better = {name: gap for name, gap in gaps.items() if gap > NOISE}
-    if not better:
+    if mean is None or not method.federated or not floors:
+        return []  # every client is novel, each trained alone anyway, or nothing to compare with
+    best = max(floors, key=lambda name: floors[name]["train"]["mean"])
+    gap = floors[best]["train"]["mean"] - mean
+    if gap <= NOISE:
         return []
     tries = ["more rounds (training.rounds)"]
-    if method.way == "head" and not finetuned:
-        tries.append("personal.finetune_encoder=true, if clients have labels enough")
-    if not method.supervised:
-        tries.append("method.name=fedavg-ft, which learns from all labels together")
-    found = " and ".join(
-        f"{TITLES[name]} is better by {100 * gap:.1f} points" for name, gap in better.items()
-    )
-    return [f"Training together has not paid off: on average {found}. Try {'; or '.join(tries)}."]
+    if method.way == "head" and not personal.finetune_encoder:
+        tries.append("personal.finetune_encoder=true")
+    if not (method.supervised or method.met_labels(trained=True)):
+        tries.append("method.labels.weight=1, so that labels take part in training")
+    return [
+        f"Training together has not paid off: on average {TITLES[best]} is better by "
+        f"{100 * gap:.1f} points. Try {'; or '.join(tries)}."
+    ]

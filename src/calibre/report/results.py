@@ -8,6 +8,7 @@ from calibre import __version__
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import Method, ServerState
+from calibre.personal.choosing import Choice
 from calibre.report import payoff
 from calibre.report.figures.accuracies import accuracy_figure
 from calibre.report.metrics import ClientResult, summary, write_clients_csv
@@ -26,6 +27,7 @@ def write_results(
     warnings: list[str],
     seconds: float,
     promise: Mapping[str, Any],
+    choice: Choice | None,
 ) -> dict[str, Any]:
     write_atomic(folder.model, to_file(state.groups.get("model", {})))
     write_clients_csv(rows, folder.table)
@@ -34,7 +36,7 @@ def write_results(
         name: groups(rows, lambda row, name=name: row.floors[name])
         for name in (rows[0].floors if rows else {})
     }
-    paid_off = payoff.warnings(method, experiment.personal.finetune_encoder, reached, floors)
+    paid_off = payoff.warnings(method, experiment.personal, reached, floors)
     metrics = {
         "method": method.label,
         "objective": getattr(getattr(method, "objective", None), "name", None),
@@ -47,6 +49,10 @@ def write_results(
         "warnings": [*warnings, *paid_off],
         "seconds": seconds,
         **promise,  # of privacy, where there is any
+        "personal": {
+            "head": experiment.personal.head,
+            "choice": choice.model_dump(mode="json") if choice else None,
+        },
         # of one client in a round, as the last state would have it
         "bytes_up": _bytes(method.expected_update(state)) if method.federated else 0,
         "bytes_down": _bytes(state.groups) if method.federated else 0,

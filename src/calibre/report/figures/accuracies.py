@@ -11,9 +11,11 @@ from calibre.report.metrics import ClientResult, summary
 
 # Unlike in lightness and in shape, not only in hue: told apart in print and by every eye.
 PERSONAL = "#00508f"
-FLOORS = {
+FLOORS = {  # as tables call them, and how they are drawn
     "local": ("local only", "s", "#f0a860"),
+    "pixels": ("own pixels", "D", "#c05a8c"),
     "untrained": ("untrained encoder", "^", "#b4b4b4"),
+    "majority": ("majority class", "v", "#787878"),
 }
 NAMED = 30  # up to so many clients the axis says who is who
 LINKED = 200  # up to so many a line ties a client's markers together

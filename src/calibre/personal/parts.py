@@ -1,0 +1,46 @@
+"""The parts whose features a personal head stands on, as words in a card and as modules."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+
+from calibre.models.network import Problem, build_encoder
+from calibre.models.pixels import Components, Nothing, Pixels
+from calibre.settings import Settings
+
+Size = Annotated[int, Field(ge=1, le=4096)]
+
+
+class PartSpec(Settings):
+    """What a part is; its tensors are in the bundle's model."""
+
+    kind: Literal["encoder", "pixels", "components", "nothing"] = "encoder"
+    side: Size | None = None  # of pixels and components
+    count: Size | None = None  # of components
+
+
+def spec_of(part: nn.Module) -> PartSpec:
+    if isinstance(part, Components):
+        return PartSpec(kind="components", side=part.pixels.side, count=part.features)
+    if isinstance(part, Pixels):
+        return PartSpec(kind="pixels", side=part.side)
+    return PartSpec(kind="nothing" if isinstance(part, Nothing) else "encoder")
+
+
+def build_part(spec: PartSpec, problem: Problem) -> nn.Module:
+    """The module, with whatever tensors it starts with."""
+    if spec.kind == "encoder":
+        return build_encoder(problem)
+    if spec.kind == "nothing":
+        return Nothing()
+    side = spec.side or problem.size
+    if spec.kind == "pixels":
+        return Pixels(problem.channels, side)
+    return Components(problem.channels, side, spec.count or 1)
+
+
+def in_words(specs: tuple[PartSpec, ...]) -> str:
+    words = {"encoder": "the encoder", "pixels": "pixels", "nothing": "nothing at all"}
+    named = [words.get(s.kind, f"{s.count} principal components of the pixels") for s in specs]
+    return " and ".join(named)
