@@ -92,6 +92,14 @@ def test_a_network_of_timm_starts_from_a_file_of_timms_names(timm, tmp_path):
     assert torch.equal(state["network.body.bias"], tensors["body.bias"])
 
 
+def test_a_network_of_timm_can_be_built_without_memory(timm):
+    """As bundles are, before their tensors are put in."""
+    with torch.device("meta"):
+        encoder = built("timm:some_net")
+    assert feature_count(encoder) == 6
+    assert all(parameter.is_meta for parameter in encoder.parameters())
+
+
 @pytest.mark.parametrize(("name", "features"), [("resnet", 6), ("vgg", 5), ("vit", 6)])
 def test_torchvisions_last_layer_is_taken_off(torchvision, name, features):
     assert feature_count(built(f"torchvision:{name}")) == features

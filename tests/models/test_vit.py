@@ -99,3 +99,13 @@ def test_images_that_cannot_be_cut_into_patches_are_refused():
     encoder = build_encoder(Problem(32, 1, 10, settings, seed=0))
     with pytest.raises(UserError, match=r"32 x 32 pixels was given 32 x 48: set data.size"):
         encoder(torch.zeros(1, 1, 32, 48))
+
+
+def test_an_exported_graph_takes_any_number_of_images():
+    problem = Problem(16, 1, 10, NetworkSettings(encoder="vit_tiny", patch=8), seed=0)
+    encoder = build_encoder(problem).eval()
+    batch = {"x": {0: torch.export.Dim("batch")}}
+    exported = torch.export.export(encoder, (images(2, 1, 16),), dynamic_shapes=batch)
+    five = images(5, 1, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(exported.module()(five), encoder(five))

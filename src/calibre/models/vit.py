@@ -97,7 +97,8 @@ class ViT(nn.Module):
                 f"a ViT for images of {self.size} x {self.size} pixels was given "
                 f"{' x '.join(map(str, x.shape[-2:]))}: set data.size, which makes them square"
             )
-        tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), self.patch_embed(x)], dim=1)
+        token = self.cls_token.expand(x.shape[0], -1, -1)  # not len(x): ONNX leaves N open
+        tokens = torch.cat([token, self.patch_embed(x)], dim=1)
         y: Tensor = self.norm(self.blocks(tokens + self.pos_embed))
         return y[:, 0] if self.pooling == "token" else y[:, 1:].mean(dim=1)
 
