@@ -32,6 +32,7 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
     """
     from calibre.data import choose, federation, sources
     from calibre.experiment import Experiment
+    from calibre.models.start import completed
     from calibre.screen import LiveView
     from calibre.settings import validate
 
@@ -39,7 +40,7 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
     section = values.get("data", {})
     if isinstance(section, Mapping):  # nonsense is told by `validate`
         section = {**section, "source": str(source.resolve()) if source.exists() else place}
-    values = {**values, "data": section}
+    values = completed({**values, "data": section})  # a network from elsewhere decides for itself
     own: Experiment = validate(Experiment, values)
     filled, choices = choose.fill(values, choose.choose(sources.facts(own.data)))
     experiment: Experiment = validate(Experiment, filled)

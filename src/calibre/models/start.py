@@ -71,7 +71,8 @@ def _with_weights(network: dict[str, Any], name: str) -> tuple[dict[str, Any], i
             f"{file} holds no encoder that Calibre has (it has tensors such as {known}): say which "
             'it is, network.encoder = "timm:NAME", "torchvision:NAME" or "module:function"'
         )
-    network["weights"] = {"name": name, "sha256": sha256}
+    # absolute, so that a run can be resumed from any folder
+    network["weights"] = {"name": str(Path(name).expanduser().resolve()), "sha256": sha256}
     if brought.normalization is not None:
         network.setdefault("normalization", brought.normalization)
     return network, brought.size
