@@ -11,14 +11,16 @@ The defaults are the demonstration: handwritten digits, few labels, about a minu
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
+from calibre.errors import UserError
 from calibre.methods.method import Method
+from calibre.models.start import completed
 from calibre.registry import METHODS, PRESETS
 from calibre.sections import (
     DataSettings,
@@ -54,6 +56,22 @@ class Experiment(Settings):
     privacy: PrivacySettings = PrivacySettings()
     engine: EngineSettings = EngineSettings()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _started(cls, values: Any) -> Any:
+        return completed(values) if isinstance(values, Mapping) else values
+
+    @model_validator(mode="after")
+    def _stays_frozen(self) -> "Experiment":
+        if self.network.frozen and self.training.rounds:
+            raise UserError(
+                f"network.frozen and training.rounds = {self.training.rounds}: a frozen encoder "
+                "trains for no round; set training.rounds = 0"
+            )
+        if self.network.frozen and self.personal.finetune_encoder:
+            raise UserError("network.frozen and personal.finetune_encoder: leave one of them out")
+        return self
+
     @property
     def choice(self) -> list[str]:
         """The method's name, and that of its objective where it has one."""
@@ -73,6 +91,8 @@ class Experiment(Settings):
         """Of all that can change a bit of the result: not of its name, place or engine."""
         values = self.model_dump(mode="json", exclude={"name": True, "engine": True})
         del values["data"]["root"]
+        if self.network.weights is not None:  # what is in the file counts, not where it lies
+            del values["network"]["weights"]["name"]
         if self.privacy.clip is None:  # off: its other settings change nothing
             del values["privacy"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

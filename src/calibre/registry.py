@@ -56,8 +56,13 @@ OBJECTIVES = {
 }
 
 ENCODERS = {
+    "resnet50": "calibre.models.resnet:resnet50",
+    "resnet34": "calibre.models.resnet:resnet34",
     "resnet18": "calibre.models.resnet:resnet18",
     "resnet10": "calibre.models.resnet:resnet10",
     "resnet8": "calibre.models.resnet:resnet8",
+    "vit_tiny": "calibre.models.vit:vit_tiny",
+    "vit_small": "calibre.models.vit:vit_small",
+    "vit_base": "calibre.models.vit:vit_base",
     "cnn": "calibre.models.cnn:cnn",
 }

@@ -21,6 +21,8 @@ from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.tables import flat
 
+WHERE = ("data.root", "network.weights.name")  # keys that say where, not what
+
 
 class RunFolder:
     """One experiment's folder; open in one process at a time."""
@@ -91,7 +93,7 @@ def _difference(held: Experiment, asked: Experiment) -> str:
     """The first key in which two experiments differ."""
     one, other = flat(held.model_dump(mode="json")), flat(asked.model_dump(mode="json"))
     for key in sorted(one.keys() | other.keys()):
-        matters = key.split(".")[0] not in ("name", "engine") and key != "data.root"
+        matters = key.split(".")[0] not in ("name", "engine") and key not in WHERE
         if matters and one.get(key) != other.get(key):
             return f"{key} is {one.get(key)!r} there, {other.get(key)!r} here"
     return "settings differ"

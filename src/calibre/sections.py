@@ -3,11 +3,14 @@
 The defaults are the demonstration: handwritten digits, few labels, about a minute on two cores.
 """
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from calibre.errors import UserError
 from calibre.settings import Importable, Settings
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -60,14 +63,63 @@ class ViewSettings(Settings):
     solarize: Fraction | None = None  # probability of solarizing
 
 
-class NetworkSettings(Settings):
-    """What encodes an image."""
+class WeightsSettings(Settings):
+    """The tensors that an encoder starts from."""
 
-    encoder: Importable = (
-        "cnn"  # resnet18, resnet10, resnet8, cnn, or "module:function" of your own
-    )
+    name: str  # a safetensors file, or the folder of a run, of a bundle or of a model of timm's
+    # of the tensors' file: filled in when the experiment is read, checked whenever they are loaded
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+
+
+class NormalizationSettings(Settings):
+    """(value / 255 - mean) / std, by channel."""
+
+    mean: Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
+    std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1, max_length=3)]
+
+    @model_validator(mode="after")
+    def _paired(self) -> "NormalizationSettings":
+        if len(self.mean) != len(self.std) or len(self.mean) == 2:
+            raise UserError(
+                f"network.normalization has {len(self.mean)} means and {len(self.std)} standard "
+                "deviations: give 1 of each for gray images, 3 for colour"
+            )
+        return self
+
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+def _weights(value: Any) -> Any:
+    return {"name": os.fspath(value)} if isinstance(value, str | os.PathLike) else value
+
+
+def _normalization(value: Any) -> Any:
+    named = value.get("name") if isinstance(value, Mapping) else value
+    if isinstance(named, str):
+        if named != "imagenet":
+            raise UserError(
+                f'network.normalization = {named!r}: write "imagenet", or the values as '
+                "{mean = [...], std = [...]}"
+            )
+        return IMAGENET
+    return value
+
+
+class NetworkSettings(Settings):
+    """What encodes an image, and where it starts (docs/pretrained.md)."""
+
+    encoder: Importable = "cnn"  # resnet8, 10, 18, 34, 50, vit_tiny, vit_small, vit_base, cnn,
+    # "timm:NAME", "torchvision:NAME", or "module:function" of your own
     width: Positive = 32  # channels of the first stage (ResNet-18 of the papers: 64)
     stem: Literal["auto", "cifar", "imagenet"] = "auto"  # auto: imagenet from 64 pixels on
+    patch: Positive = 16  # pixels of a side of a ViT's patches
+    pooling: Literal["token", "mean"] = "token"  # what a ViT answers: its class token, or the mean
+    # of its patches
+    weights: Annotated[WeightsSettings | None, BeforeValidator(_weights)] = None  # default: random
+    normalization: Annotated[NormalizationSettings | None, BeforeValidator(_normalization)] = None
+    # "imagenet", or {mean, std}; default: of the data
+    frozen: bool = False  # true: no round trains it, only heads are made
 
 
 class TrainingSettings(Settings):

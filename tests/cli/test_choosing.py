@@ -5,11 +5,14 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors.torch as st
+import torch
 from PIL import Image, ImageDraw
 from typer.testing import CliRunner
 
 from calibre import cli
-from calibre.experiment import read
+from calibre.experiment import NetworkSettings, read
+from calibre.models.network import Problem, build_encoder
 
 SHAPES = ("circle", "cross", "square")
 
@@ -81,6 +84,28 @@ def test_a_folder_is_all_it_takes(federation, tmp_path, monkeypatch):
     sheet = json.loads((tmp_path / "r" / "federation.json").read_text())
     assert sheet["source"]["unreadable"]["count"] == 1
     assert list(sheet["left_out"]) == ["site-4"]
+
+
+def test_an_encoder_from_elsewhere_is_taken_as_it_is(federation, tmp_path, monkeypatch):
+    """Nothing that suits the data better is chosen in its place; the run goes on from anywhere."""
+    settings = NetworkSettings(encoder="resnet8", width=8, stem="cifar")
+    encoder = build_encoder(Problem(12, 3, 3, settings, seed=1))
+    (tmp_path / "other").mkdir()
+    st.save_file(encoder.state_dict(), tmp_path / "start.safetensors")
+    monkeypatch.chdir(tmp_path)
+    changes = ("network.weights=start.safetensors", "network.frozen=true", "data.size=12")
+    set_ = [part for change in (*changes, *CHANGES[:2]) for part in ("--set", change)]
+    done = invoke("run", "--data", federation, *set_, "--out", "r")
+    assert done.exit_code == 0, done.output
+    kept = read(tmp_path / "r" / "experiment.toml")
+    assert (kept.network.encoder, kept.network.width) == ("resnet8", 8)
+    assert (kept.training.rounds, kept.personal.finetune_encoder, kept.data.size) == (0, False, 12)
+    monkeypatch.chdir(tmp_path / "other")
+    again = invoke("resume", tmp_path / "r", "--json")
+    assert again.exit_code == 0, again.output
+    model = st.load_file(tmp_path / "r" / "model.safetensors")
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(model[f"encoder.{name}"], tensor)
 
 
 def test_data_show_says_what_was_found(federation, tmp_path):

@@ -33,6 +33,7 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
     from calibre import autopilot as choose
     from calibre.data import federation, sources
     from calibre.experiment import Experiment
+    from calibre.models.start import completed
     from calibre.screen import LiveView
     from calibre.settings import validate
 
@@ -40,7 +41,7 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
     section = values.get("data", {})
     if isinstance(section, Mapping):  # nonsense is told by `validate`
         section = {**section, "source": str(source.resolve()) if source.exists() else place}
-    values = {**values, "data": section}
+    values = completed({**values, "data": section})  # a network from elsewhere decides for itself
     own: Experiment = validate(Experiment, values)
     filled, choices = choose.fill(values, choose.choose(sources.facts(own.data)))
     experiment: Experiment = validate(Experiment, filled)

@@ -22,6 +22,7 @@ from calibre.deploy.messages import Facts, SiteReport
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
+from calibre.models.preprocessing import chosen_normalization
 from calibre.run_folder import RunFolder
 
 
@@ -66,7 +67,7 @@ def begin(reports: Sequence[SiteReport], experiment: Experiment) -> Roster:
     if not training:
         raise UserError("no site trains: all that have joined say novel = true")
     source = experiment.data.source
-    norm = _common(reports)
+    norm = chosen_normalization(experiment.network, training[0].shape[2]) or _common(reports)
     facts = Facts(
         name=source if source in KNOWN else Path(source).stem or "sites",
         shape=training[0].shape,

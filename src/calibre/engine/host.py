@@ -20,6 +20,7 @@ from calibre.experiment import Experiment, method_named
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
+from calibre.models.preprocessing import chosen_normalization
 from calibre.personal.choosing import Choice, Curve, Features
 from calibre.personal.model import Personal, Prepared, TestSet
 from calibre.personal.own import start_anew
@@ -80,8 +81,10 @@ class Host:
             height, channels, len(pool.classes), experiment.network, experiment.seed
         )
         self.views = augment.resolve(experiment.views, pool.name, channels, height)
-        self.normalization = normalization or augment.statistics(
-            pool.images[pool.train.start : pool.train.stop]
+        self.normalization = (
+            normalization
+            or chosen_normalization(experiment.network, channels)
+            or augment.statistics(pool.images[pool.train.start : pool.train.stop])
         )
         self._loaded: dict[str, Loaded] = {}
 

@@ -79,7 +79,8 @@ def _site(finished: FinishedRun, arrived: Arrived) -> Site:
     experiment, shape = finished.experiment, finished.preprocessing
     classes = len(finished.federation.classes)
     problem = Problem(shape.height, shape.channels, classes, experiment.network, experiment.seed)
-    network = to_fast_layout(experiment.method.build(problem), torch.device("cpu"))
+    built = experiment.method.build(problem.without_weights())  # the run's own tensors follow
+    network = to_fast_layout(built, torch.device("cpu"))
     more = len(arrived.unlabelled)
     state = ServerState(finished.run.metrics["rounds"], {"model": finished.model})
     site = Site(

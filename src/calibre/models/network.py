@@ -1,13 +1,16 @@
 """Encoder and head as named parts; what is shared, frozen or kept is said by these names."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import inspect
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from calibre import rng
 from calibre.errors import UserError
+from calibre.models import libraries, weights
 from calibre.registry import ENCODERS
 from calibre.sections import NetworkSettings
 from calibre.settings import look_up
@@ -24,6 +27,10 @@ class Problem:
     classes: int
     network: NetworkSettings
     seed: int
+
+    def without_weights(self) -> "Problem":
+        """The same network at a random start, whose file is not read: for tensors at hand."""
+        return replace(self, network=self.network.model_copy(update={"weights": None}))
 
 
 class Head(NamedTuple):
@@ -52,19 +59,57 @@ class Classifier(nn.Module):
 
 
 def build_encoder(problem: Problem) -> nn.Module:
-    """The encoder at the common start: the same bits for every method of the same seed."""
+    """The encoder at the common start: the same bits for every method of the same seed.
+
+    Where ``network.weights`` names a file, that start is the file's.
+    """
+    start = problem.network.weights
+    if start is None:
+        return _built(problem)
+    # on "meta" a network is its shapes alone: they are checked before memory is asked for
+    with torch.device("meta") if problem.network.encoder in ENCODERS else nullcontext():
+        encoder = _built(problem)
+    weights.load(encoder, start, _built_by(problem))
+    return encoder
+
+
+def is_own_code(encoder: str) -> bool:
+    """Whether it is somebody's own function, whose module must be trusted to be imported."""
+    return encoder not in ENCODERS and not libraries.is_of_library(encoder)
+
+
+def _built(problem: Problem) -> nn.Module:
+    name = problem.network.encoder
+    with rng.isolated(problem.seed, "init-encoder"):
+        encoder = _made(problem)
+    if not isinstance(encoder, nn.Module):
+        raise UserError(f"network.encoder '{name}' returns no nn.Module: {encoder!r}")
+    if isinstance(getattr(encoder, "features", None), int):
+        return encoder
+    return Measured(encoder, _output_length(encoder, problem))
+
+
+def _made(problem: Problem) -> Any:
+    name = problem.network.encoder
+    if libraries.is_of_library(name):
+        return libraries.build(name, problem.channels)
+    factory = look_up("network.encoder", name, ENCODERS)
+    settings = _built_by(problem)
+    given = {"channels": problem.channels, "width": settings["width"], "stem": settings["stem"]}
+    asked = inspect.signature(factory).parameters
+    more = {"size": problem.size, "patch": settings["patch"], "pooling": problem.network.pooling}
+    return factory(**given, **{key: value for key, value in more.items() if key in asked})
+
+
+def _built_by(problem: Problem) -> dict[str, Any]:
+    """The settings that decide an encoder's tensors, with nothing left open."""
     settings = problem.network
     stem = settings.stem
     if stem == "auto":
         stem = "imagenet" if problem.size >= IMAGENET_STEM_FROM else "cifar"
-    factory = look_up("network.encoder", settings.encoder, ENCODERS)
-    with rng.isolated(problem.seed, "init-encoder"):
-        encoder = factory(channels=problem.channels, width=settings.width, stem=stem)
-    if not isinstance(encoder, nn.Module):
-        raise UserError(f"network.encoder '{settings.encoder}' returns no nn.Module: {encoder!r}")
-    if isinstance(getattr(encoder, "features", None), int):
-        return encoder
-    return Measured(encoder, _output_length(encoder, problem))
+    return {
+        "encoder": settings.encoder, "width": settings.width, "stem": stem, "patch": settings.patch,
+    }  # fmt: skip
 
 
 class Measured(nn.Module):

@@ -27,12 +27,11 @@ from calibre.data.formats import Pixels
 from calibre.data.formats.decoders import decode
 from calibre.errors import UserError
 from calibre.files import sync_folder, write_atomic
-from calibre.models.network import Problem, to_fast_layout
+from calibre.models.network import Problem, is_own_code, to_fast_layout
 from calibre.personal.card import Card, markdown
 from calibre.personal.parts import build_part
 from calibre.personal.pictures import Picture, as_encoded, is_one
 from calibre.personal.predictor import Predictor
-from calibre.registry import ENCODERS
 from calibre.settings import validate
 from calibre.tensors import Tensors, check_like, take
 
@@ -214,7 +213,7 @@ def read_card(folder: Path) -> Card:
 
 
 def _rebuilt(folder: Path, card: Card, tensors: Tensors, own_code: bool) -> Predictor:
-    own = card.network.encoder not in ENCODERS
+    own = is_own_code(card.network.encoder)
     if own and not own_code:
         raise UserError(
             f"the encoder of {folder} is '{card.network.encoder}', code that Calibre does not "
@@ -222,7 +221,9 @@ def _rebuilt(folder: Path, card: Card, tensors: Tensors, own_code: bool) -> Pred
             "(calibre.load(..., own_code=True))"
         )
     shape = card.preprocessing
-    problem = Problem(shape.height, shape.channels, len(card.classes), card.network, seed=0)
+    problem = Problem(
+        shape.height, shape.channels, len(card.classes), card.network, seed=0
+    ).without_weights()  # its tensors are the bundle's own
     # on "meta" a network is its shapes alone: a card that promises a giant costs nothing
     with torch.device("cpu" if own else "meta"):
         encoders = [build_part(spec, problem) for spec in card.parts]

@@ -1,0 +1,55 @@
+"""A safetensors file that somebody gives us: found, looked at and hashed, without loading it."""
+
+import hashlib
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from calibre.errors import UserError
+
+Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
+
+MODEL = "model.safetensors"  # what runs, bundles and models of timm's call their tensors
+PICKLES = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin, new and old
+
+
+def located(name: str) -> Path:
+    """The file of tensors that ``network.weights`` names, itself or by its folder."""
+    path = Path(name).expanduser()
+    file = path / MODEL if path.is_dir() else path
+    if file.is_file():
+        return file
+    if not path.is_dir():
+        raise UserError(f"network.weights = '{name}': there is no such file or folder")
+    if (path / "experiment.toml").exists():
+        raise UserError(f"the run in {path} is not finished; go on with  calibre-fl resume {path}")
+    raise UserError(f"network.weights = '{name}': the folder has no {MODEL}")
+
+
+def shapes_of(file: Path) -> Shapes:
+    """Names and shapes of a file's tensors, from its header alone."""
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise _unreadable(file, error) from None
+
+
+def sha256_of(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _unreadable(file: Path, error: SafetensorError) -> UserError:
+    with open(file, "rb") as content:
+        pickled = content.read(4).startswith(PICKLES)
+    if not pickled:
+        return UserError(f"{file} is not a safetensors file, or damaged ({error})")
+    better = file.with_suffix(".safetensors").name
+    return UserError(
+        f"{file} is pickled: opening it can run code that is hidden in it. If you trust where it "
+        'comes from, convert it once:  python -c "import torch, safetensors.torch as st; '
+        f"st.save_file(torch.load('{file.name}', weights_only=True), '{better}')\""
+    )
