@@ -5,6 +5,8 @@
 l_s is the inner objective's own; L_p and L_n are made of its encodings z and projections h.
 """
 
+from typing import Self
+
 from torch import Tensor
 
 from calibre.calibration.regularizers import Regularizers, calibration_terms
@@ -12,21 +14,27 @@ from calibre.ssl.objective import Draw, Objective, Pair, Step
 
 
 class Wrapped(Objective):
-    """An objective around another. It has the parts of the inner one, under the same names.
+    """An objective around another. It has the tensors of the inner one, under the same names.
 
-    So the tensors that travel are called alike with and without what the outer one adds.
+    So what travels is called alike with and without what the outer one adds.
     """
 
     def __init__(self, inner: Objective) -> None:
         super().__init__()
         self._inner = (inner,)  # in a tuple: its parts are this module's own, not parts of a part
-        for name, part in inner.named_children():
-            self.add_module(name, part)
+        # the tables themselves: whatever moves or replaces a tensor does so for both
+        self._modules, self._parameters = inner._modules, inner._parameters
+        self._buffers = inner._buffers
+        self._non_persistent_buffers_set = inner._non_persistent_buffers_set
         self.shared, self.kept = inner.shared, inner.kept
 
     @property
     def inner(self) -> Objective:
         return self._inner[0]
+
+    def train(self, mode: bool = True) -> Self:
+        self.inner.train(mode)
+        return super().train(mode)
 
     def begin_round(self, draw: Draw) -> None:
         self.inner.begin_round(draw)
