@@ -54,7 +54,7 @@ def test_a_prototype_is_the_mean_feature_of_its_class(tiny, tmp_path):
 
 def proto(client, mean, count):
     tensors = {"mean": torch.tensor(mean), "count": torch.tensor(count)}
-    return Update(client, 1, 1.0, {"prototypes": tensors})
+    return Update(client, 1, {"prototypes": tensors})
 
 
 def test_the_server_averages_each_class_by_its_counts(tiny):

@@ -28,7 +28,6 @@ def test_an_update_minimises_the_proximal_objective(tiny, tmp_path):
     update = home.update(state, 2)
 
     site = home.site("method", state, 2)
-    site.load(state.model)
     network, sgd = site.network.train(), experiment.method.sgd
     optimizer = torch.optim.SGD(
         network.parameters(), sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
@@ -68,7 +67,8 @@ def test_what_travels_and_how_clients_weigh(tiny, tmp_path):
     assert set(update.shared) == {"model"}
     assert set(update.shared["model"]) == set(home.load("method").network.state_dict())
     assert update.personal is None
-    assert update.weight == update.samples == len(home.federation.client(2).labelled)
+    assert update.samples == len(home.federation.client(2).labelled)
+    assert home.load("method").method.weight(update) == update.samples
     home.update(state, 3)
     assert equal(home.update(state, 2).shared["model"], update.shared["model"])
 

@@ -75,7 +75,8 @@ def test_zero_scores_give_uniform_codes_and_the_loss_ln_k():
         network.projector[-1].weight.zero_()
         network.projector[-1].bias.copy_(torch.tensor([0.0, 0.0, 0.0, 1.0]))
         network.prototypes.weight[:, 3] = 0
-    assert network(images(1), images(2), a_step()).loss.item() == pytest.approx(math.log(5), abs=1e-6)
+    loss = network(images(1), images(2), a_step()).loss
+    assert loss.item() == pytest.approx(math.log(5), abs=1e-6)
 
 
 def test_the_loss_by_a_naive_loop_in_which_each_view_predicts_the_others_code():
