@@ -68,14 +68,24 @@ def test_a_client_sends_how_far_its_encodings_lie_from_their_prototypes(tiny, tm
     assert 0 < update.numbers["divergence"] <= 2
 
 
+@pytest.mark.parametrize("gamma", [-10, 10])
+@pytest.mark.parametrize("rate", [0.0, 2.0, 1e20])
+def test_no_divergence_that_is_let_in_makes_a_weight_that_is_no_number(tiny, gamma, rate):
+    changes = (f"method.aggregation.gamma={gamma}", "method.aggregation.divergence=raw")
+    assert tiny(*changes).method.numbers["divergence"].accepts(rate)
+    updates = [fake(0, 1.0, rate, samples=10**6), fake(1, 1.0, 0.5)]
+    assert aggregate(tiny, updates, *changes) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("measure", ["unit", "raw", "ref"])
-def test_only_unit_encodings_have_a_bound(tiny, measure):
+def test_unit_encodings_lie_at_most_two_apart(tiny, measure):
     declared = tiny(f"method.aggregation.divergence={measure}").method.numbers
     assert declared.keys() == {"divergence"}
     assert declared["divergence"].accepts(2.0)
     assert declared["divergence"].accepts(2.1) == (measure != "unit")
     assert declared["divergence"].accepts(math.nan)
     assert not declared["divergence"].accepts(-0.1)
+    assert not declared["divergence"].accepts(1.1e20)
     assert not declared["divergence"].accepts(math.inf)
 
 

@@ -75,6 +75,17 @@ def test_the_server_moves_towards_clients_of_a_high_loss():
     assert after.round == 1
 
 
+@pytest.mark.parametrize("risk", [1e-10, 1e10])
+@pytest.mark.parametrize("q", [0, 0.5, 20])
+def test_no_risk_that_is_let_in_makes_a_step_that_is_no_number(q, risk):
+    method = QFFL(q=q)
+    assert method.numbers["risk"].accepts(risk)
+    assert not method.numbers["risk"].accepts(1.1e10)
+    state = ServerState(0, fake(0, 1.0, w=0.0).shared)
+    after = method.aggregate(state, iter([fake(0, risk, w=1.0), fake(1, 1.0, w=1.0)]))
+    assert 0 < after.model["w"].item() <= 1
+
+
 def test_statistics_take_the_mean_however_small_the_step():
     """h = F^0 L^2 + L F: so small a loss makes it large beside L F, and the step short."""
     state = ServerState(0, fake(0, 1.0, **{"w": 0.0, "bn.running_var": 1.0}).shared)
