@@ -1,7 +1,9 @@
 import pytest
 
 from calibre.errors import UserError
-from calibre.experiment import Experiment, read
+from calibre.experiment import Experiment, method_named, read
+from calibre.registry import METHODS, PRESETS
+from calibre.settings import look_up
 
 
 def test_toml_round_trip_keeps_everything(tmp_path):
@@ -64,7 +66,8 @@ def test_another_method_does_not_inherit_what_was_set_for_the_first(tmp_path):
         ("method=nowhere:Thing", "'nowhere:Thing' cannot be loaded"),
         ("method=5", "method = 5: give a name"),
         ("method.name=5", "method.name = 5: give a name"),
-        ("method=collections:OrderedDict", "must be a class of settings"),
+        ("method=collections:OrderedDict", "must be a class of Method"),
+        ("method.objective=collections:OrderedDict", "must be a class of ObjectiveSettings"),
         ("engine=3", "engine = 3"),
         ("method.objective=[1]", "method.objective = [1]: give a name"),
         ("rounds", "write section.key=value"),
@@ -97,3 +100,34 @@ def test_a_table_given_in_part_keeps_the_methods_own_defaults():
     changed = read(None, ["method=fedavg", "method.sgd.batch=16"]).method.sgd
     assert changed == default.model_copy(update={"batch": 16})
     assert changed.lr != read(None, []).method.sgd.lr
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_its_class_with_some_fields_set(tmp_path, name):
+    preset, kind = method_named(name), look_up("method", name, METHODS)
+    by_fields = kind(**PRESETS[name])
+    assert type(preset) is kind
+    assert preset == by_fields.model_copy(update={"name": name})
+    assert (preset.label, preset.way) == (by_fields.label, by_fields.way)
+    assert preset.label != kind().label
+    spelt = read(None, [f"method.name={kind().name}", *[f"method.{k}=true" for k in PRESETS[name]]])
+    assert spelt.method == by_fields
+    assert read(None, method=by_fields).method == by_fields
+    (tmp_path / "e.toml").write_text(read(None, [f"method={name}"]).to_toml())
+    assert read(tmp_path / "e.toml").method == preset
+
+
+def test_what_a_preset_sets_can_be_set_otherwise():
+    for field in PRESETS["fedavg-ft"]:
+        changed = read(None, ["method=fedavg-ft", f"method.{field}=false", "method.sgd.lr=0.5"])
+        assert (changed.method.label, changed.method.way) == ("FedAvg", "received")
+    other = read(read(None, ["method=fedavg-ft"]), ["method.name=fedprox"]).method
+    assert (other.label, other.finetune) == ("FedProx", False)
+
+
+def test_every_known_method_has_a_name_that_finds_it_again():
+    for name in METHODS:
+        method = method_named(name)
+        assert method.name == name
+        assert method_named(method.name) == method
+        assert type(method)().name in METHODS

@@ -75,9 +75,10 @@ def test_gradients_can_be_changed_before_and_parameters_followed_after_each_step
     train(
         site(), lambda batch: {"loss": w.sum()}, examples=4, epochs=1,
         sgd=SGD(lr=1, momentum=0, weight_decay=0, batch=2, schedule="constant"), parameters=[w],
-        before_step=lambda: w.grad.mul_(3), after_step=lambda: seen.append(w.item()),
+        before_step=lambda batch: w.grad.mul_(3 + batch.step),
+        after_step=lambda batch: seen.append((batch.step, w.item())),
     )  # fmt: skip
-    assert seen == [-3.0, -6.0]
+    assert seen == [(0, -3.0), (1, -7.0)]
 
 
 def test_the_learning_rate_follows_the_global_epoch():

@@ -89,11 +89,10 @@ def test_v_by_a_plain_torch_loop(tiny, tmp_path):
     fixed = ("method.alpha=0.6", "method.adaptive=false", "training.epochs=2")
     experiment = tiny(APFL, *fixed)
     home = host(experiment, tmp_path)
-    state, (first, _) = after_a_round(home)
+    state, _ = after_a_round(home)
     update = home.update(state, 0)
 
     site, sgd = home.site("method", state, 0), experiment.method.sgd
-    site.load(state.model, first.personal)
     mixture = copy.deepcopy(site.network)
     w, v = nn.Sequential(mixture.encoder, mixture.head).train(), mixture.own.train()
     optimizers = [
@@ -148,9 +147,9 @@ def test_alpha_stays_a_share(tiny, tmp_path, start, good, end):
     v, w = (nonsense, state.model) if good == "w" else (state.model, nonsense)
     personal = {f"own.{name}": t for name, t in v.items()} | {"alpha": torch.tensor(start)}
     server = type(state)(state.round, {"model": w})
-    result = home.load("method").method.local_update(
-        server, personal, home.site("method", state, 0)
-    )
+    site = home.site("method", server, 0)
+    site.load(w, personal)
+    result = home.load("method").method.local_update(server, personal, site)
     assert result.personal["alpha"].item() == end
 
 

@@ -4,7 +4,9 @@ import math
 import pytest
 import torch
 
+from calibre.calibration.calibrated import Calibrated
 from calibre.methods.method import ServerState, Update
+from calibre.ssl.simclr import SimCLRObjective
 from tests.methods.helpers import close, equal, host
 
 
@@ -55,20 +57,68 @@ def test_an_update_is_a_function_of_its_inputs(tiny, tmp_path):
     torch.rand(10)
     again = home.update(state, 0)
     assert equal(first.shared["model"], again.shared["model"])
-    assert first.weight == again.weight
+    assert first.numbers == again.numbers
 
 
-def test_weights_are_samples_over_divergence(tiny, tmp_path):
+def test_a_client_sends_how_far_its_encodings_lie_from_their_prototypes(tiny, tmp_path):
     home = host(tiny("method.name=calibre"), tmp_path)
     update = home.update(home.initial_state(), 0)
     assert update.samples == 40  # unlabelled images count: training needs no labels
-    assert update.weight == pytest.approx(40 / update.report["divergence"])
-    assert 0 < update.report["divergence"] <= 2
+    assert update.numbers == {"divergence": update.report["divergence"]}
+    assert 0 < update.numbers["divergence"] <= 2
 
 
-def fake(client, value, weight, samples=10, rate=math.nan):
+@pytest.mark.parametrize("gamma", [-10, 10])
+@pytest.mark.parametrize("rate", [0.0, 2.0, 1e20])
+def test_no_divergence_that_is_let_in_makes_a_weight_that_is_no_number(tiny, gamma, rate):
+    changes = (f"method.aggregation.gamma={gamma}", "method.aggregation.divergence=raw")
+    assert tiny(*changes).method.numbers["divergence"].accepts(rate)
+    updates = [fake(0, 1.0, rate, samples=10**6), fake(1, 1.0, 0.5)]
+    assert aggregate(tiny, updates, *changes) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("measure", ["unit", "raw", "ref"])
+def test_unit_encodings_lie_at_most_two_apart(tiny, measure):
+    declared = tiny(f"method.aggregation.divergence={measure}").method.numbers
+    assert declared.keys() == {"divergence"}
+    assert declared["divergence"].accepts(2.0)
+    assert declared["divergence"].accepts(2.1) == (measure != "unit")
+    assert declared["divergence"].accepts(math.nan)
+    assert not declared["divergence"].accepts(-0.1)
+    assert not declared["divergence"].accepts(1.1e20)
+    assert not declared["divergence"].accepts(math.inf)
+
+
+def test_a_divergence_that_weighs_nothing_is_not_measured(tiny, tmp_path):
+    home = host(tiny("method.name=calibre", "method.aggregation.gamma=0"), tmp_path)
+    update = home.update(home.initial_state(), 0)
+    assert math.isnan(update.numbers["divergence"])
+    assert "divergence" not in update.report
+
+
+def test_encodings_that_are_not_finite_have_no_divergence(tiny, tmp_path, monkeypatch):
+    home = host(tiny("method.name=calibre"), tmp_path)
+    monkeypatch.setattr("calibre.methods.calibre.encode", lambda *_: torch.full((40, 8), math.inf))
+    update = home.update(home.initial_state(), 0)
+    assert math.isnan(update.numbers["divergence"])
+    assert "divergence" not in update.report  # a report is JSON, which knows no NaN
+
+
+@pytest.mark.parametrize(("alpha_p", "alpha_n"), [(0, 0), (0.3, 0), (0, 0.3)])
+def test_where_no_term_has_a_weight_the_network_is_the_plain_objective(
+    tiny, tmp_path, alpha_p, alpha_n
+):
+    terms = (f"method.prototypes.alpha_p={alpha_p}", f"method.prototypes.alpha_n={alpha_n}")
+    network = host(tiny("method.name=calibre", *terms), tmp_path / "a").load("method").network
+    plain = host(tiny("method.name=pfl-ssl"), tmp_path / "b").load("method").network
+    assert type(plain) is SimCLRObjective
+    assert type(network) is (Calibrated if alpha_p or alpha_n else SimCLRObjective)
+    assert equal(network.state_dict(), plain.state_dict())
+
+
+def fake(client, value, rate, samples=10):
     tensors = {"w": torch.tensor([float(value)], dtype=torch.float64)}
-    return Update(client, samples, weight, {"model": tensors}, None, {"divergence": rate})
+    return Update(client, samples, {"model": tensors}, {"divergence": rate})
 
 
 def aggregate(tiny, updates, *changes, start=0.0):
@@ -80,24 +130,41 @@ def aggregate(tiny, updates, *changes, start=0.0):
 
 
 def test_halving_a_divergence_doubles_a_client(tiny):
-    updates = [fake(0, 0.0, 10 / 0.5, rate=0.5), fake(1, 3.0, 10 / 0.25, rate=0.25)]
+    updates = [fake(0, 0.0, rate=0.5), fake(1, 3.0, rate=0.25)]
     assert aggregate(tiny, updates) == pytest.approx(3 * 2 / 3)
 
 
 def test_equal_divergences_are_fedavg(tiny):
-    updates = [fake(0, 0.0, 10 / 0.5, rate=0.5), fake(1, 4.0, 30 / 0.5, samples=30, rate=0.5)]
+    updates = [fake(0, 0.0, rate=0.5), fake(1, 4.0, rate=0.5, samples=30)]
     assert aggregate(tiny, updates) == pytest.approx(3.0)
 
 
 def test_an_unknown_divergence_takes_the_rounds_median(tiny):
     updates = [
-        fake(0, 0.0, math.nan),
-        fake(1, 0.0, 10 / 0.5, rate=0.5),
-        fake(2, 0.0, 10 / 0.2, rate=0.2),
-        fake(3, 1.0, 10 / 1.0, rate=1.0),
+        fake(0, 7.0, rate=math.nan),
+        fake(1, 0.0, rate=0.5),
+        fake(2, 0.0, rate=0.2),
+        fake(3, 1.0, rate=1.0),
     ]
     total = 1 / 0.5 + 1 / 0.5 + 1 / 0.2 + 1 / 1.0
-    assert aggregate(tiny, updates) == pytest.approx(1 / total)
+    assert aggregate(tiny, updates) == pytest.approx((7 / 0.5 + 1 / 1.0) / total)
+
+
+def test_the_declared_number_counts_and_not_the_report(tiny):
+    told = [dataclasses.replace(fake(0, 0.0, 0.5), report={"divergence": 1e-3}), fake(1, 3.0, 0.25)]
+    assert aggregate(tiny, told) == pytest.approx(3 * 2 / 3)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1, 2, -1])
+def test_weights_are_samples_over_a_power_of_the_divergence(tiny, gamma):
+    rates, samples, values = [0.5, 0.25, 1.5], [10, 20, 10], [1.0, 2.0, 5.0]
+    updates = [
+        fake(i, v, d, n) for i, (v, d, n) in enumerate(zip(values, rates, samples, strict=True))
+    ]
+    w = [n / d**gamma for d, n in zip(rates, samples, strict=True)]
+    expected = sum(v * x for v, x in zip(values, w, strict=True)) / sum(w)
+    found = aggregate(tiny, updates, f"method.aggregation.gamma={gamma}")
+    assert found == pytest.approx(expected)
 
 
 def test_when_no_divergence_is_known_samples_decide(tiny):
@@ -106,7 +173,7 @@ def test_when_no_divergence_is_known_samples_decide(tiny):
 
 
 def test_the_server_rate_moves_part_of_the_way(tiny):
-    updates = [fake(0, 8.0, 10 / 0.5, rate=0.5)]
+    updates = [fake(0, 8.0, rate=0.5)]
     assert aggregate(tiny, updates, "method.aggregation.server_rate=0.25", start=4.0) == (
         pytest.approx(5.0)
     )
@@ -116,8 +183,7 @@ def test_the_published_weights_sum_to_one_over_m(tiny):
     """w_c = (1/d_c)/sum(1/d) * n_c/sum(n), not renormalised: by the formula itself."""
     rates, samples, values = [0.5, 0.25, 1.0], [10, 20, 10], [1.0, 2.0, 5.0]
     updates = [
-        fake(i, v, n / d, n, d)
-        for i, (d, n, v) in enumerate(zip(rates, samples, values, strict=True))
+        fake(i, v, d, n) for i, (d, n, v) in enumerate(zip(rates, samples, values, strict=True))
     ]
     inverse = [1 / d for d in rates]
     w = [i / sum(inverse) * n / sum(samples) for i, n in zip(inverse, samples, strict=True)]
@@ -125,7 +191,7 @@ def test_the_published_weights_sum_to_one_over_m(tiny):
     assert aggregate(tiny, updates, "method.aggregation.ref_double=true", start=3.0) == (
         pytest.approx(expected)
     )
-    equal_clients = [fake(i, 1.0, 20.0, 10, 0.5) for i in range(4)]
+    equal_clients = [fake(i, 1.0, 0.5) for i in range(4)]
     moved = aggregate(tiny, equal_clients, "method.aggregation.ref_double=true")
     assert moved == pytest.approx(1 / 4)
 

@@ -17,7 +17,9 @@ def test_identical_clients_average_to_any_of_them(tiny, tmp_path):
     home = host(tiny("method.name=fedavg"), tmp_path)
     method, state = home.load("method").method, home.initial_state()
     update = home.update(state, 1)
-    mean = method.aggregate(state, [update, dataclasses.replace(update, weight=3.5)])
+    mean = method.aggregate(
+        state, [update, dataclasses.replace(update, samples=3 * update.samples)]
+    )
     assert equal(mean.model, update.shared["model"])
 
 
@@ -25,11 +27,11 @@ def test_clients_weigh_by_their_labelled_samples(tiny, tmp_path):
     home = host(tiny("method.name=fedavg"), tmp_path)
     state = home.initial_state()
     update = home.update(state, 2)
-    assert update.weight == update.samples == len(home.federation.client(2).labelled)
+    assert update.samples == len(home.federation.client(2).labelled)
     ones = {name: torch.full_like(t, 1) for name, t in state.model.items()}
     zeros = {name: torch.zeros_like(t) for name, t in state.model.items()}
     mean = home.load("method").method.aggregate(
-        state, [Update(0, 1, 1, {"model": zeros}), Update(1, 3, 3, {"model": ones})]
+        state, [Update(0, 1, {"model": zeros}), Update(1, 3, {"model": ones})]
     )
     for tensor in mean.model.values():
         if tensor.is_floating_point():
@@ -48,7 +50,6 @@ def test_an_update_equals_a_plain_torch_loop(tiny, tmp_path):
     update = home.update(state, 0)
 
     site = home.site("method", state, 0)
-    site.load(state.model)
     network, sgd = site.network.train(), experiment.method.sgd
     optimizer = torch.optim.SGD(
         network.parameters(), sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +55,7 @@ def test_a_prototype_is_the_mean_feature_of_its_class(tiny, tmp_path):
 
 def proto(client, mean, count):
     tensors = {"mean": torch.tensor(mean), "count": torch.tensor(count)}
-    return Update(client, 1, 1.0, {"prototypes": tensors})
+    return Update(client, sum(count), {"prototypes": tensors})
 
 
 def test_the_server_averages_each_class_by_its_counts(tiny):
@@ -71,6 +72,17 @@ def test_the_server_averages_each_class_by_its_counts(tiny):
     assert new["mean"].tolist() == [[2.0, 3.0], [4.0, 8.0], [7.0, 5.0], [0.0, 0.0]]
     assert new["count"].tolist() == [4, 2, 4, 0]
     assert old["prototypes"]["count"].tolist() == [1, 1, 4, 0]  # the old state is a value
+
+
+def test_no_class_counts_for_more_images_than_its_client_has_nor_for_less_than_none(tiny):
+    """The counts come from clients: a wrong one must neither rule a class nor stop the server."""
+    method = tiny(FEDPROTO).method
+    old = ServerState(0, proto(0, [[0.0], [9.0]], [0, 1]).shared)
+    honest = proto(0, [[1.0], [0.0]], [6, 0])
+    boasting = dataclasses.replace(proto(1, [[5.0], [7.0]], [2**60, -3]), samples=2)
+    new = method.aggregate(old, iter([honest, boasting])).groups["prototypes"]
+    assert new["mean"].tolist() == [[(6 * 1 + 2 * 5) / 8], [9.0]]
+    assert new["count"].tolist() == [8, 1]
 
 
 def test_without_prototypes_or_pull_a_client_trains_alone(tiny, tmp_path):

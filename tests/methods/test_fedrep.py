@@ -43,7 +43,6 @@ def test_an_update_is_two_plain_torch_loops(tiny, tmp_path):
     update = home.update(state, 0)
 
     site, sgd = home.site("method", state, 0), experiment.method.sgd
-    site.load(state.model)
     network = copy.deepcopy(site.network)
     for part, epochs in ((network.head, 2), (network.encoder, 1)):
         network.eval()

@@ -46,15 +46,16 @@ def test_encoder_and_head_are_trained_together_from_own_encoder_and_global_head(
     assert equal({**second.personal, **second.shared["model"]}, trained)
 
 
-def test_without_rounds_nothing_is_shared_it_is_local_training(tiny, tmp_path):
+def test_who_has_no_encoder_trains_one_by_itself_as_local_training_does(tiny, tmp_path):
+    """From the common start, before any round: the encoder that local training alone makes."""
     sgd = [f"method.sgd.{key}={value}" for key, value in SUPERVISED_SGD.model_dump().items()]
     alone = host(tiny("method.name=local", *sgd, "personal.epochs=3"), tmp_path / "a")
     home = host(tiny(LG, "personal.epochs=3"), tmp_path / "b")
-    local = alone.personalize(alone.initial_state(), "method", [0, 6])
-    unshared = home.personalize(home.initial_state(), "method", [0, 6])
-    for one, other in zip(local, unshared, strict=True):
-        assert equal(one.tensors, other.tensors)
-        assert one.accuracy == other.accuracy
+    for client in (0, 6):
+        (local,) = alone.personalize(alone.initial_state(), "method", [client])
+        prepared = home.prepared("method", home.initial_state(), client)
+        assert equal(prepared.kept, part_of(local.tensors, "encoder"))
+        assert equal(take(prepared.site.network, ["encoder"]), prepared.kept)
 
 
 def test_a_client_tunes_the_global_head_on_its_own_frozen_encoder(tiny, tmp_path):
@@ -62,10 +63,11 @@ def test_a_client_tunes_the_global_head_on_its_own_frozen_encoder(tiny, tmp_path
     home = host(tiny(LG, "personal.epochs=2"), tmp_path)
     state, (update, _) = after_a_round(home)
     (model,) = home.personalize(state, "method", [0])
-    assert equal(part_of(model.tensors, "encoder"), update.personal)
+    assert equal(take(home.load("method").network, ["encoder"]), update.personal)
+    assert close(model.tensors, head_by_hand(home.site("method", state, 0), state))
 
-    site = home.site("method", state, 0)
-    site.load(state.model, update.personal)
+
+def head_by_hand(site, state):
     features = encode(site.network.encoder, site.images[: site.labelled], site.normalization)
     head = torch.nn.Linear(features.shape[1], 10)
     head.load_state_dict({name.removeprefix("head."): t for name, t in state.model.items()})
@@ -79,24 +81,34 @@ def test_a_client_tunes_the_global_head_on_its_own_frozen_encoder(tiny, tmp_path
             logits = head(features[rows])
             torch.nn.functional.cross_entropy(logits, site.labels[rows]).backward()
             optimizer.step()
-    assert close(
-        part_of(model.tensors, "head"), {f"head.{k}": v for k, v in head.state_dict().items()}
-    )
+    return {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
 
 
-def test_a_client_without_encoder_trains_the_whole_network(tiny, tmp_path):
-    home = host(tiny(LG, "personal.epochs=0"), tmp_path)
-    state, (update, _) = after_a_round(home)
-    initial = home.load("method").initial
-    trained, idle, novel = home.personalize(state, "method", [0, 3, 6])
-    assert equal(trained.tensors, {**update.personal, **state.model})
-    for model in (idle, novel):  # before its first epoch
-        assert equal(model.tensors, {**part_of(initial, "encoder"), **state.model})
+def test_who_trained_an_encoder_only_now_then_gets_a_head_like_everybody(tiny, tmp_path):
+    home = host(tiny(LG, "personal.epochs=2"), tmp_path)
+    state, _ = after_a_round(home)
+    for client in (3, 6):  # one that was never drawn, and a novel one
+        prepared = home.prepared("method", state, client)
+        encoder = take(prepared.site.network, ["encoder"])
+        expected = head_by_hand(prepared.site, state)
+        (model,) = home.personalize(state, "method", [client])
+        assert close(model.tensors, expected)
+        assert equal(take(home.load("method").network, ["encoder"]), encoder)
+        assert equal(take(home.load("method").network, ["head"]), state.model)  # not its own
+
+
+def test_an_encoder_is_trained_jointly_with_the_global_head_on_a_schedule_of_its_own(
+    tiny, tmp_path
+):
+    untouched = host(tiny(LG, "personal.epochs=0"), tmp_path / "a")
+    state, (update, _) = after_a_round(untouched)
+    assert equal(untouched.prepared("method", state, 0).kept, update.personal)
+    start = part_of(untouched.load("method").initial, "encoder")
+    assert equal(untouched.prepared("method", state, 6).kept, start)  # before its first epoch
     cosine = ("personal.epochs=1", "method.sgd.schedule=cosine", "training.rounds=1")
-    later = host(tiny(LG, *cosine), tmp_path)  # a schedule that ended must not stop it
-    (model,) = later.personalize(state, "method", [6])
-    for name, tensor in model.tensors.items():
-        assert not torch.equal(tensor, novel.tensors[name]), name
+    later = host(tiny(LG, *cosine), tmp_path / "b")  # a schedule that ended must not stop it
+    for name, tensor in later.prepared("method", state, 6).kept.items():
+        assert not torch.equal(tensor, start[name]), name
 
 
 def test_warm_up_is_fedavg_and_then_only_heads_travel(tiny, tmp_path):

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -36,7 +34,6 @@ def test_a_round_is_algorithm_2(tiny, tmp_path, q):
     top, bottom = dict.fromkeys(names, 0.0), 0.0
     for client, update in zip(clients, updates, strict=True):
         site = home.site("method", state, client)
-        site.load(state.model)
         network.eval()
         losses = []
         for image, label in zip(site.images[: site.labelled], site.labels, strict=False):
@@ -44,7 +41,8 @@ def test_a_round_is_algorithm_2(tiny, tmp_path, q):
                 logits = network(site.plain(image[None]))[0].double()
             losses.append((logits.logsumexp(0) - logits[label]).item())
         risk = sum(losses) / len(losses)
-        assert update.report["risk"] == pytest.approx(risk, rel=1e-5)
+        assert update.numbers == {"risk": pytest.approx(risk, rel=1e-5)}
+        assert update.report["risk"] == update.numbers["risk"]
         w_k = update.shared["model"]
         delta = {n: L * (state.model[n].double() - w_k[n].double()) for n in names}
         norm = sum(d.square().sum() for d in delta.values())
@@ -62,9 +60,9 @@ def test_momentum_counts_as_a_longer_step():
     assert pytest.approx(10) == QFFL(sgd={"lr": 0.1, "momentum": 0}).L
 
 
-def fake(client, value, weight, h):
-    tensors = {"w": torch.tensor([value], dtype=torch.float64)}
-    return Update(client, 10, weight, {"model": tensors}, None, {"h": h})
+def fake(client, risk, **tensors):
+    model = {name: torch.tensor([value], dtype=torch.float64) for name, value in tensors.items()}
+    return Update(client, 10, {"model": model}, {"risk": risk})
 
 
 def test_the_server_moves_towards_clients_of_a_high_loss():
@@ -72,17 +70,28 @@ def test_the_server_moves_towards_clients_of_a_high_loss():
     method = QFFL(q=2, sgd={"lr": 0.25, "momentum": 0})
     state = ServerState(0, {"model": {"w": torch.zeros(1, dtype=torch.float64)}})
     h = [2 * 1 * 16 + 4 * 1, 2 * 3 * 16 + 4 * 9]  # q F^(q-1) ||L (w - w_k)||^2 + L F^q
-    after = method.aggregate(state, iter([fake(0, 1.0, 1, h[0]), fake(1, -1.0, 9, h[1])]))
+    after = method.aggregate(state, iter([fake(0, 1.0, w=1.0), fake(1, 3.0, w=-1.0)]))
     assert after.model["w"].item() == pytest.approx(-(1 * -4 + 9 * 4) / sum(h))
     assert after.round == 1
 
 
+@pytest.mark.parametrize("risk", [1e-10, 1e10])
+@pytest.mark.parametrize("q", [0, 0.5, 20])
+def test_no_risk_that_is_let_in_makes_a_step_that_is_no_number(q, risk):
+    method = QFFL(q=q)
+    assert method.numbers["risk"].accepts(risk)
+    assert not method.numbers["risk"].accepts(1.1e10)
+    state = ServerState(0, fake(0, 1.0, w=0.0).shared)
+    after = method.aggregate(state, iter([fake(0, risk, w=1.0), fake(1, 1.0, w=1.0)]))
+    assert 0 < after.model["w"].item() <= 1
+
+
 def test_statistics_take_the_mean_however_small_the_step():
-    state = ServerState(0, {"model": {"w": torch.zeros(1), "bn.running_var": torch.ones(1)}})
-    shared = {"model": {"w": torch.ones(1), "bn.running_var": torch.full((1,), 5.0)}}
-    update = Update(0, 10, 1.0, shared, None, {"h": 1e6})  # so large an h: hardly a step
+    """h = F^0 L^2 + L F: so small a loss makes it large beside L F, and the step short."""
+    state = ServerState(0, fake(0, 1.0, **{"w": 0.0, "bn.running_var": 1.0}).shared)
+    update = fake(0, 1e-4, **{"w": 1.0, "bn.running_var": 5.0})
     after = QFFL(sgd={"lr": 0.1, "momentum": 0}).aggregate(state, iter([update]))
-    assert after.model["w"].item() == pytest.approx(1e-5)
+    assert after.model["w"].item() == pytest.approx(10 * 1e-4 / (10**2 + 10 * 1e-4))
     assert after.model["bn.running_var"].item() == 5
 
 
@@ -93,10 +102,10 @@ def test_a_client_that_is_always_right_does_no_harm(tiny, tmp_path):
     label = int(home.site("method", state, 0).labels[0])
     state.model["head.weight"].zero_()
     state.model["head.bias"].fill_(-1e4)[label] = 1e4
-    update = home.update(state, 0)
-    assert update.weight == pytest.approx(1e-5)
-    assert math.isfinite(update.report["h"])
-    after = home.load("method").method.aggregate(state, [update])
+    method, update = home.load("method").method, home.update(state, 0)
+    assert method.weight(update) == pytest.approx(1e-5)
+    assert method.numbers["risk"].accepts(update.numbers["risk"])
+    after = method.aggregate(state, [update])
     assert all(torch.isfinite(t).all() for t in after.model.values())
 
 

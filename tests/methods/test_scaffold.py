@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -67,7 +68,6 @@ def test_a_round_by_hand(tiny, tmp_path, schedule):
     update = home.update(state, 2)
 
     site = home.site("method", state, 2)
-    site.load(state.model)
     network, batch = site.network.train(), experiment.method.sgd.batch
     y = parameters(network)
     total, length, step = {name: torch.zeros_like(p) for name, p in y.items()}, 0.0, 0
@@ -120,29 +120,23 @@ class Convex:
             ]
             self.classifier = Classifier(nn.Identity(), nn.Linear(3, 2)).double()
 
-    def site(self, client, round_, network, initial):
+    def site(self, client, round_, network):
         images, labels = self.data[client]
-
-        def load(*states):
-            put(network, initial)
-            for state in states:
-                put(network, state or {})
-
         return SimpleNamespace(
-            client=client, round=round_, training=self.training, network=network, load=load,
+            client=client, round=round_, training=self.training, network=network, images=images,
             labels=labels, labelled=20, weak_view=lambda rows, generator: images[rows],
-            device=torch.device("cpu"), amp=False, clients=2,
+            device=torch.device("cpu"), amp=False,
             generator=lambda purpose, *keys: rng.stream(0, purpose, round_, client, *keys),
         )  # fmt: skip
 
     def solve(self, method, network):
-        initial = take(network, [name for name, _ in network.named_children()])
-        state, kept = method.init(network), [None, None]
+        initial = take(network)
+        state, kept = replace(method.init(network), clients=2), [None, None]
         for round_ in range(self.training.rounds):
-            updates = [
-                method.local_update(state, kept[i], self.site(i, round_, network, initial))
-                for i in range(2)
-            ]
+            updates = []
+            for i in range(2):
+                put(network, {**initial, **state.model, **(kept[i] or {})})
+                updates.append(method.local_update(state, kept[i], self.site(i, round_, network)))
             kept = [update.personal for update in updates]
             state = method.aggregate(state, updates)
         return state.model["head.weight"]
@@ -182,12 +176,13 @@ def test_unlike_clients_reach_the_optimum_where_fedavg_stalls():
 def fake(client, samples, w, buffer, change):
     model = {"w": torch.tensor([w]), "var": torch.tensor([buffer]), "n": torch.tensor(client)}
     shared = {"model": model, "control": {"w": torch.tensor([change])}}
-    return Update(client, samples, 1, shared, None, {"clients": 8.0})
+    return Update(client, samples, shared)
 
 
 def test_the_server_step_is_of_parameters_and_does_not_weigh_samples():
     model = {"w": torch.tensor([1.0]), "var": torch.tensor([1.0]), "n": torch.tensor(0)}
-    server = ServerState(2, {"model": model, "control": {"w": torch.tensor([10.0])}})
+    groups = {"model": model, "control": {"w": torch.tensor([10.0])}}
+    server = ServerState(2, groups, clients=8)
     updates = [fake(3, 10, 2.0, 0.25, 4.0), fake(5, 90, 6.0, 0.75, 0.0)]
     after = Scaffold(eta_g=3).aggregate(server, iter(updates))
     assert after.round == 3
@@ -211,9 +206,9 @@ def test_what_travels_and_what_stays(tiny, tmp_path):
     assert set(update.shared["control"]) == set(state.groups["control"]) == trainable
     assert set(update.personal) == {f"control.{name}" for name in trainable}
     assert all(not p.any() for p in state.groups["control"].values())
-    assert update.weight == 1
+    assert home.load("method").method.weight(update) == 1
     assert update.samples == len(home.federation.client(0).labelled)
-    assert update.report["clients"] == 5
+    assert state.clients == 5
 
 
 def test_an_update_is_a_function_of_its_inputs(tiny, tmp_path):

@@ -7,6 +7,7 @@ from torch import nn
 
 from calibre import rng
 from calibre.ssl.byol import BYOL, distance
+from tests.ssl.helpers import a_step
 
 
 def objective(**settings):
@@ -71,7 +72,7 @@ def test_loss_by_a_plain_loop():
     t = [network.target.projector(network.target.encoder(x)) for x in (a, b)]
     forth = sum(2 - 2 * cosine(p[0][i], t[1][i]) for i in range(5)) / 5
     back = sum(2 - 2 * cosine(p[1][i], t[0][i]) for i in range(5)) / 5
-    pair = network(a, b)
+    pair = network(a, b, a_step())
     assert pair.loss.item() == pytest.approx((forth + back) / 2, rel=1e-5)
     torch.testing.assert_close(pair.h_a, h[0])
     torch.testing.assert_close(pair.h_b, h[1])
@@ -80,7 +81,7 @@ def test_loss_by_a_plain_loop():
 
 def test_the_target_gets_no_gradient_and_all_else_does():
     network = objective()
-    network(*views()).loss.backward()
+    network(*views(), a_step()).loss.backward()
     for name, parameter in network.named_parameters():
         if name.startswith("target."):
             assert parameter.grad is None
@@ -89,14 +90,14 @@ def test_the_target_gets_no_gradient_and_all_else_does():
 
 
 def test_z_and_h_carry_gradient_for_both_views():
-    pair = objective()(*views())
+    pair = objective()(*views(), a_step())
     for tensor in (pair.z_a, pair.z_b, pair.h_a, pair.h_b):
         assert tensor.requires_grad
 
 
 def test_views_pass_both_networks_separately():
     network = objective()
-    network(*views())
+    network(*views(), a_step())
     assert network.projector[1].num_batches_tracked == 2
     assert network.target.projector[1].num_batches_tracked == 2
 
@@ -112,13 +113,13 @@ def test_a_round_begins_with_a_copy_of_the_received_network():
 @pytest.mark.parametrize(("progress", "m"), [(0.0, 0.6), (0.5, 0.8), (1.0, 1.0)])
 def test_the_copy_follows_after_the_step(progress, m):
     network = objective(momentum=0.6)
-    network.progress = progress
+    step = a_step(progress=progress)
     before = copy.deepcopy(network.target)
-    network(*views()).loss.backward()
+    network(*views(), step).loss.backward()
     for xi, old in zip(network.target.parameters(), before.parameters(), strict=True):
         assert torch.equal(xi, old)  # not yet
     torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.5).step()
-    network.after_step()
+    network.after_step(step)
     theta = dict(network.named_parameters())
     for name, old in before.named_parameters():
         expected = m * old + (1 - m) * theta[name].detach()

@@ -10,6 +10,7 @@ from torch import nn
 from calibre import rng
 from calibre.ssl.moco import CHUNK, MoCo, Queue, info_nce
 from tests.methods.helpers import equal, host
+from tests.ssl.helpers import a_step, drawing
 from tests.ssl.test_momentum import MOCO
 
 
@@ -136,7 +137,7 @@ def test_a_round_begins_with_keys_of_the_clients_own_images():
 
     def sample(count):
         asked.append(count)
-        return images(8)[:count]
+        return drawing(images(8))(count)
 
     network.begin_round(sample)
     assert asked == [10]
@@ -150,7 +151,7 @@ def test_a_round_begins_with_keys_of_the_clients_own_images():
 
 def test_a_long_queue_is_filled_in_chunks_of_even_size():
     network = objective().train()
-    network.begin_round(lambda count: images(min(count, CHUNK + 1)))
+    network.begin_round(drawing(images(CHUNK + 1)))
     halves = images(CHUNK + 1).split([CHUNK // 2 + 1, CHUNK // 2])
     expected = torch.cat([unit(network.projector(network.encoder(half))) for half in halves])
     torch.testing.assert_close(network.queue.keys, expected.detach())
@@ -158,7 +159,7 @@ def test_a_long_queue_is_filled_in_chunks_of_even_size():
 
 def test_loss_and_queue_of_one_step():
     network = objective(temperature=0.3, momentum=1.0).train()
-    network.begin_round(lambda count: images(6, seed=9))
+    network.begin_round(drawing(images(6, seed=9)))
     with torch.no_grad():
         for parameter in network.target.parameters():
             parameter.add_(0.2)
@@ -167,13 +168,13 @@ def test_loss_and_queue_of_one_step():
     h = [network.projector(network.encoder(x)) for x in (a, b)]
     k = [unit(network.target.projector(network.target.encoder(x))) for x in (a, b)]
     expected = (naive(h[0], k[1], before, 0.3) + naive(h[1], k[0], before, 0.3)) / 2
-    pair = network(a, b)
+    pair = network(a, b, a_step())
     assert pair.loss.item() == pytest.approx(expected, rel=1e-5)
     torch.testing.assert_close(pair.h_a, h[0])
     torch.testing.assert_close(pair.h_b, h[1])
     assert torch.equal(network.queue.keys, before)  # a batch is not its own negative
     pair.loss.backward()
-    network.after_step()
+    network.after_step(a_step())
     latest = torch.cat([*k])[-6:]
     assert {tuple(row) for row in network.queue.keys.mul(1e4).round().tolist()} == {
         tuple(row) for row in latest.mul(1e4).round().tolist()
@@ -183,8 +184,8 @@ def test_loss_and_queue_of_one_step():
 
 def test_keys_get_no_gradient_and_queries_of_both_views_do():
     network = objective().train()
-    network.begin_round(lambda count: images(6, seed=9))
-    pair = network(images(4, seed=1), images(4, seed=2))
+    network.begin_round(drawing(images(6, seed=9)))
+    pair = network(images(4, seed=1), images(4, seed=2), a_step())
     for tensor in (pair.z_a, pair.z_b, pair.h_a, pair.h_b):
         assert tensor.requires_grad
     pair.loss.backward()
@@ -198,12 +199,12 @@ def test_keys_get_no_gradient_and_queries_of_both_views_do():
 @pytest.mark.parametrize("m", [0.0, 0.75, 1.0])
 def test_the_copy_moves_before_the_keys_are_made(m):
     network = objective(momentum=m)
-    network.progress = 0.5  # no schedule
+    step = a_step(progress=0.5)  # no schedule
     before, online = copy.deepcopy(network.target), copy.deepcopy(network)
-    pair = network(images(4, seed=1), images(4, seed=2))
+    pair = network(images(4, seed=1), images(4, seed=2), step)
     pair.loss.backward()
     torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.5).step()
-    network.after_step()
+    network.after_step(step)
     theta = dict(online.named_parameters())
     for name, old in before.named_parameters():
         expected = m * old + (1 - m) * theta[name].detach()

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from calibre.ssl.simclr import SimCLR
+from tests.ssl.helpers import a_step
 
 
 def objective(**settings):
@@ -26,7 +27,7 @@ def test_the_projector_is_batch_normed_as_in_the_paper():
 def test_loss_is_ntxent_of_the_projections_by_a_naive_loop():
     network = objective(temperature=0.3)
     a, b = torch.randn(5, 3, 2, 2), torch.randn(5, 3, 2, 2)
-    pair = network(a, b)
+    pair = network(a, b, a_step())
     vectors = [v / v.norm() for v in torch.cat([pair.h_a, pair.h_b]).detach()]
     total = 0.0
     for i in range(10):
@@ -38,7 +39,7 @@ def test_loss_is_ntxent_of_the_projections_by_a_naive_loop():
 
 def test_z_and_h_carry_gradient_for_both_views():
     network = objective()
-    pair = network(torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2))
+    pair = network(torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2), a_step())
     for tensor in (pair.z_a, pair.z_b, pair.h_a, pair.h_b):
         assert tensor.requires_grad
 
@@ -48,5 +49,5 @@ def test_views_pass_batch_norm_separately():
     network.eval()
     before = network.projector[1].num_batches_tracked.clone()
     network.train()
-    network(torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2))
+    network(torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2), a_step())
     assert network.projector[1].num_batches_tracked - before == 2

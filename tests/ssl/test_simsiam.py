@@ -8,6 +8,7 @@ from torch.nn.functional import cosine_similarity
 from calibre import rng
 from calibre.methods.self_supervised import collapse_monitors
 from calibre.ssl.simsiam import SimSiam, distance
+from tests.ssl.helpers import a_step
 
 
 def objective(**settings):
@@ -67,7 +68,7 @@ def test_loss_by_a_plain_loop():
     (h_a, p_a), (h_b, p_b) = heads(network, a), heads(network, b)
     forth = sum(-cosine(p_a[i], h_b[i]) for i in range(5)) / 5
     back = sum(-cosine(p_b[i], h_a[i]) for i in range(5)) / 5
-    pair = network(a, b)
+    pair = network(a, b, a_step())
     assert pair.loss.item() == pytest.approx((forth + back) / 2, rel=1e-5)
     torch.testing.assert_close(pair.h_a, h_a)
     torch.testing.assert_close(pair.h_b, h_b)
@@ -78,7 +79,7 @@ def test_gradient_is_that_with_stop_gradient_and_not_that_without(stop):
     network = objective()
     a, b = views()
     parameters = list(network.parameters())
-    actual = torch.autograd.grad(network(a, b).loss, parameters)
+    actual = torch.autograd.grad(network(a, b, a_step()).loss, parameters)
     (h_a, p_a), (h_b, p_b) = heads(network, a), heads(network, b)
     if stop:
         h_a, h_b = h_a.detach(), h_b.detach()
@@ -89,20 +90,20 @@ def test_gradient_is_that_with_stop_gradient_and_not_that_without(stop):
 
 
 def test_z_and_h_carry_gradient_for_both_views():
-    pair = objective()(*views())
+    pair = objective()(*views(), a_step())
     for tensor in (pair.z_a, pair.z_b, pair.h_a, pair.h_b):
         assert tensor.requires_grad
 
 
 def test_views_pass_batch_norm_separately():
     network = objective()
-    network(*views())
+    network(*views(), a_step())
     assert network.projector[1].num_batches_tracked == 2
 
 
 def test_the_spread_of_projections_shows_collapse():
     network = objective(projection=64, hidden=128)
-    healthy = collapse_monitors(network(*views(256)))
+    healthy = collapse_monitors(network(*views(256), a_step()))
     assert 0.8 < healthy["spread"] < 1.1
     same = torch.ones(16, 3, 2, 2)
-    assert collapse_monitors(network(same, same))["spread"] < 0.01
+    assert collapse_monitors(network(same, same, a_step()))["spread"] < 0.01

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from calibre.engine import rounds
 from calibre.models.resnet import resnet18
 from calibre.ssl.smog import SMoG, moved
 from tests.methods.helpers import close, equal, host
+from tests.ssl.helpers import a_step, drawing
 
 HERE = "method.objective.name=calibre.ssl.smog:SMoG"
 METHODS = ("pfl-ssl", "calibre")
@@ -18,7 +20,7 @@ def objective(**settings):
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     small = {"hidden": 8, "projection": 4, "groups": 9}
     network = SMoG(**{**small, **settings}).build(encoder, 6)
-    network.begin_round(lambda count: images(9, count))
+    network.begin_round(drawing(images(9)))
     return network
 
 
@@ -82,26 +84,25 @@ def test_with_beta_one_groups_are_frozen_and_carry_no_gradient():
     assert torch.equal(u.grad, torch.zeros(5, 4))
 
 
-def step(network, a, b, lr=0.0):
+def step(network, a, b, lr=0.0, both=False):
     """One step of training by hand; what the forward pass gave."""
     network.zero_grad()
-    pair = network(a, b)
+    pair = network(a, b, a_step(both=both))
     pair.loss.backward()
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.grad is not None:
                 parameter -= lr * parameter.grad
-    network.after_step()
+    network.after_step(a_step())
     return pair
 
 
 def test_the_loss_by_a_naive_loop_and_roles_that_take_turns():
     network = objective(beta=0.8, temperature=0.2)
-    network.calibrated = True
     for turn in range(3):
         a, b = images(2 * turn), images(2 * turn + 1)
         groups = network.groups.vectors.clone()
-        pair = step(network, a, b)  # lr 0: only the groups change
+        pair = step(network, a, b, both=True)  # lr 0: only the groups change
         first, second = (b, a) if turn == 1 else (a, b)
         u = network.projector(network.encoder(first)).detach()
         p = network.predictor(u).detach()
@@ -123,30 +124,29 @@ def test_the_loss_changes_when_the_members_move_the_groups():
     for network in (frozen, moving):
         with torch.no_grad():
             network.predictor[-1].weight.zero_()  # p is constant: no gradient by that way
-        network(images(1), images(2)).loss.backward()
+        network(images(1), images(2), a_step()).loss.backward()
         grads.append(network.encoder[1].weight.grad.abs().sum())
     assert grads[0] < 1e-6 < 1e-4 < grads[1]
 
 
-def test_with_calibre_both_views_pass_the_online_network_in_their_own_place():
+def test_where_both_are_used_both_views_pass_the_online_network_in_their_own_place():
     network = objective()
-    network.calibrated = True
     network.eval()  # batch norm gives an image the same projection in any company
     for _ in range(2):
         a, b = images(1), images(2)
         z_a, z_b = network.encoder(a), network.encoder(b)
         h_a, h_b = network.projector(z_a), network.projector(z_b)
-        pair = step(network, a, b)
-        for got, expected in zip(pair[1:], (z_a, z_b, h_a, h_b), strict=True):
+        pair = step(network, a, b, both=True)
+        for got, expected in zip(pair[1:5], (z_a, z_b, h_a, h_b), strict=True):
             assert torch.allclose(got, expected)
             assert got.requires_grad
 
 
-def test_without_calibre_the_one_view_that_is_trained_on_stands_for_both():
+def test_unless_both_are_used_the_one_view_that_is_trained_on_stands_for_both():
     network = objective()
     passes = []
     network.encoder.register_forward_hook(lambda *_: passes.append(1))
-    pair = network(images(1), images(2))
+    pair = network(images(1), images(2), a_step())
     assert len(passes) == 1
     assert torch.equal(pair.z_a, network.encoder(images(1)))
     assert pair.z_a is pair.z_b
@@ -172,9 +172,9 @@ def test_a_round_begins_with_a_copy_of_the_online_network_and_unit_groups():
     for _ in range(3):
         step(network, images(1), images(2), lr=0.5)
     direction = nn.functional.normalize(network.groups.vectors, dim=1)
-    assert network.step == 3
-    network.begin_round(lambda count: images(3, count))
-    assert network.step == 0
+    assert network.steps == 3
+    network.begin_round(drawing(images(3)))
+    assert network.steps == 0
     assert torch.allclose(network.groups.vectors, direction)
     assert equal(network.target.encoder.state_dict(), network.encoder.state_dict())
     assert equal(network.target.projector.state_dict(), network.projector.state_dict())
@@ -192,9 +192,9 @@ def test_groups_are_clustered_anew_when_asked_to():
     assert not torch.equal(network.target.encoder[1].weight, network.encoder[1].weight)
     old = network.updated
     recent = torch.cat(network.bank)
-    second = network(images(3), images(4))
+    second = network(images(3), images(4), a_step())
     recent = nn.functional.normalize(torch.cat([recent, second.h_a.detach()]), dim=1)
-    network.after_step()
+    network.after_step(a_step())
     groups = network.groups.vectors
     assert not torch.allclose(groups, old, atol=1e-2)
     assert torch.allclose(groups.norm(dim=1), torch.ones(3))
@@ -282,20 +282,18 @@ def test_a_federation_of_one_is_training_without_one(tiny, tmp_path):
 
     sgd = experiment.method.sgd
     site = home.site("method", start, 0)
-    site.load(start.model)
     network = site.network.train()
-    network.calibrated = False
-    network.begin_round(lambda count: site.images[:count])
+    network.begin_round(drawing(site.images))
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, sgd.lr, weight_decay=sgd.weight_decay)
     for round_ in range(2):
-        at = home.site("method", type(start)(round_, start.groups), 0)
+        at = dataclasses.replace(site, round=round_)
         order = torch.randperm(40, generator=at.generator("batches", 0))
         for batch, rows in enumerate(order.split(20)):
             a, b = at.two_views(rows, at.generator("views", batch))
             optimizer.zero_grad()
-            network(a, b).loss.backward()
+            network(a, b, a_step()).loss.backward()
             optimizer.step()
-            network.after_step()
+            network.after_step(a_step())
     expected = {name: t for name, t in network.state_dict().items() if name in state.model}
     assert close(state.model, expected)

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from calibre.engine import rounds
 from calibre.models.resnet import resnet18
 from calibre.ssl.swav import SwAV, sinkhorn
 from tests.methods.helpers import close, equal, host
+from tests.ssl.helpers import a_step, drawing
 
 HERE = "method.objective.name=calibre.ssl.swav:SwAV"
 METHODS = ("pfl-ssl", "calibre")
@@ -73,12 +75,13 @@ def test_zero_scores_give_uniform_codes_and_the_loss_ln_k():
         network.projector[-1].weight.zero_()
         network.projector[-1].bias.copy_(torch.tensor([0.0, 0.0, 0.0, 1.0]))
         network.prototypes.weight[:, 3] = 0
-    assert network(images(1), images(2)).loss.item() == pytest.approx(math.log(5), abs=1e-6)
+    loss = network(images(1), images(2), a_step()).loss
+    assert loss.item() == pytest.approx(math.log(5), abs=1e-6)
 
 
 def test_the_loss_by_a_naive_loop_in_which_each_view_predicts_the_others_code():
     network = objective(temperature=0.2)
-    pair = network(images(1), images(2))
+    pair = network(images(1), images(2), a_step())
     prototypes = network.prototypes.weight.detach().double()
     h_a, h_b = pair.h_a.detach().double(), pair.h_b.detach().double()
     q_a = sinkhorn_of_the_paper(h_a @ prototypes.T, 0.05, 3)
@@ -95,10 +98,10 @@ def test_the_loss_by_a_naive_loop_in_which_each_view_predicts_the_others_code():
 def test_no_gradient_passes_through_the_codes():
     """The gradient equals that of the loss with the codes as given numbers."""
     network = objective()
-    network(images(1), images(2)).loss.backward()
+    network(images(1), images(2), a_step()).loss.backward()
     through = network.prototypes.weight.grad.clone()
     weight = network.prototypes.weight.detach().clone().requires_grad_()
-    pair = network(images(1), images(2))
+    pair = network(images(1), images(2), a_step())
     s_a, s_b = pair.h_a.detach() @ weight.T, pair.h_b.detach() @ weight.T
     q_a = sinkhorn_of_the_paper(s_a.detach(), 0.05, 3).float()
     q_b = sinkhorn_of_the_paper(s_b.detach(), 0.05, 3).float()
@@ -113,7 +116,7 @@ def test_prototypes_and_projections_are_unit_whatever_arrives():
     with torch.no_grad():
         network.prototypes.weight.mul_(torch.tensor([[3.0], [0.1], [1.0], [7.0], [0.5]]))
     direction = nn.functional.normalize(network.prototypes.weight.detach(), dim=1)
-    pair = network(images(1), images(2))
+    pair = network(images(1), images(2), a_step())
     assert torch.allclose(network.prototypes.weight, direction)
     for h in (pair.h_a, pair.h_b):
         assert torch.allclose(h.norm(dim=1), torch.ones(7))
@@ -122,8 +125,8 @@ def test_prototypes_and_projections_are_unit_whatever_arrives():
 
 def test_past_projections_help_to_share_out_and_nothing_else():
     network = objective(queue=10)
-    first = network(images(1), images(2))
-    second = network(images(3), images(4))
+    first = network(images(1), images(2), a_step())
+    second = network(images(3), images(4), a_step())
     prototypes = network.prototypes.weight.detach()
     codes = {
         view: sinkhorn_of_the_paper(torch.cat([new, old]).detach() @ prototypes.T, 0.05, 3)[:7]
@@ -137,14 +140,14 @@ def test_past_projections_help_to_share_out_and_nothing_else():
     # the newest ten, then none
     assert torch.equal(network.past[:7, 0], second.h_a.detach())
     assert torch.equal(network.past[7:, 1], first.h_b.detach()[:3])
-    network.begin_round(lambda count: images(5, count))
+    network.begin_round(drawing(images(5)))
     assert len(network.past) == 0
-    assert torch.equal(network(images(1), images(2)).loss, first.loss)
+    assert torch.equal(network(images(1), images(2), a_step()).loss, first.loss)
 
 
 def test_without_a_queue_nothing_is_remembered():
     network = objective()
-    network(images(1), images(2))
+    network(images(1), images(2), a_step())
     assert len(network.past) == 0
 
 
@@ -152,21 +155,20 @@ def test_prototypes_stay_put_in_the_first_steps_of_the_first_epoch_only():
     network = objective(freeze_prototypes=2)
     optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
 
-    def moves():
-        network(images(1), images(2))  # makes the prototypes unit
+    def moves(progress):
+        step = a_step(progress=progress)
+        network(images(1), images(2), step)  # makes the prototypes unit
         before = network.prototypes.weight.detach().clone()
         optimizer.zero_grad()
-        network(images(1), images(2)).loss.backward()
-        network.before_step()
+        network(images(1), images(2), step).loss.backward()
+        network.before_step(step)
         optimizer.step()
-        network.after_step()
+        network.after_step(step)
         return not torch.allclose(before, network.prototypes.weight)
 
-    network.progress = 0.0
-    assert [moves() for _ in range(4)] == [False, False, True, True]
-    network.begin_round(lambda count: images(5, count))
-    network.progress = 0.01
-    assert moves()
+    assert [moves(progress=0.0) for _ in range(4)] == [False, False, True, True]
+    network.begin_round(drawing(images(5)))
+    assert moves(progress=0.01)
 
 
 def test_sizes_are_the_papers_at_512_features():
@@ -224,16 +226,15 @@ def test_a_federation_of_one_is_training_without_one(tiny, tmp_path):
 
     sgd = experiment.method.sgd
     site = home.site("method", start, 0)
-    site.load(start.model)
     network = site.network.train()
     optimizer = torch.optim.SGD(network.parameters(), sgd.lr, weight_decay=sgd.weight_decay)
     for round_ in range(2):
-        at = home.site("method", type(start)(round_, start.groups), 0)
+        at = dataclasses.replace(site, round=round_)
         order = torch.randperm(40, generator=at.generator("batches", 0))
         for step, rows in enumerate(torch.tensor_split(order, 3)):
             a, b = at.two_views(rows, at.generator("views", step))
             optimizer.zero_grad()
-            network(a, b).loss.backward()
+            network(a, b, a_step()).loss.backward()
             if round_ == 0 and step == 0:
                 network.prototypes.weight.grad = None
             optimizer.step()

@@ -33,11 +33,14 @@ from calibre.models.network import Problem
 from calibre.ssl.labelled import LabelTerm
 from calibre.tensors import Tensors, step_towards
 
+FARTHEST = 1e20  # a raw divergence that training has long lost; delta^gamma stays a number
+
 
 class Aggregation(DivergenceSettings):
     """How delta_c is measured, and what it does to the server's mean."""
 
-    gamma: float = 1.0  # w_c ~ n_c / delta_c^gamma; 0: FedAvg; -1: favour diverging clients
+    # w_c ~ n_c / delta_c^gamma; 0: FedAvg; -1: favour diverging clients
+    gamma: Annotated[float, Field(ge=-10, le=10)] = 1.0
     server_rate: Annotated[float, Field(gt=0)] = 1.0  # eta_g
     ref_double: bool = False  # the published code's weights, which sum to 1/M
 
@@ -58,7 +61,7 @@ class Calibre(PflSsl):
 
     @property
     def numbers(self) -> Mapping[str, Number]:
-        farthest = 2.0 if self.aggregation.divergence == "unit" else math.inf
+        farthest = 2.0 if self.aggregation.divergence == "unit" else FARTHEST
         return {"divergence": Number(0, farthest, unknown=True)}
 
     def build(self, problem: Problem) -> nn.Module:

@@ -63,7 +63,10 @@ class FedProto(Supervised):
         means = [WeightedMean() for _ in old["count"]]  # one per class
         for update in updates:
             sent = update.shared["prototypes"]
-            for mean, prototype, count in zip(means, sent["mean"], sent["count"], strict=True):
+            counts = sent["count"].clamp(
+                0, update.samples
+            )  # no class has more images than a client
+            for mean, prototype, count in zip(means, sent["mean"], counts, strict=True):
                 mean.add({"mean": prototype}, count.item())
         new = {name: tensor.clone() for name, tensor in old.items()}
         for j, mean in enumerate(means):

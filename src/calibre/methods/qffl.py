@@ -32,6 +32,7 @@ from calibre.methods.supervised import OneModel
 from calibre.tensors import BATCH_NORM, Tensors, WeightedMean, step_towards
 
 SMALLEST_RISK = 1e-10  # of a client that is always right: F_k^(q-1) has no value at 0
+LARGEST_RISK = 1e10  # of one that training has long lost; F_k^q stays a number
 
 
 class QFFL(OneModel):
@@ -40,7 +41,9 @@ class QFFL(OneModel):
     one_mean: ClassVar[bool] = False
 
     name: str = "qffl"
-    q: Annotated[float, Field(ge=0)] = 1.0  # 0: the mean loss counts; large: the worst client's
+    q: Annotated[float, Field(ge=0, le=20)] = (
+        1.0  # 0: the mean loss counts; large: the worst client's
+    )
 
     @property
     def L(self) -> float:
@@ -49,7 +52,7 @@ class QFFL(OneModel):
 
     @property
     def numbers(self) -> Mapping[str, Number]:
-        return {"risk": Number(SMALLEST_RISK)}  # F_k
+        return {"risk": Number(SMALLEST_RISK, LARGEST_RISK)}  # F_k
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
         F_k = max(risk(site), SMALLEST_RISK)

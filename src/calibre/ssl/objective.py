@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
@@ -80,21 +80,27 @@ class Objective(nn.Module):
 
 
 class Wrapped(Objective):
-    """An objective around another. It has the parts of the inner one, under the same names.
+    """An objective around another. It has the tensors of the inner one, under the same names.
 
-    So the tensors that travel are called alike with and without what the outer one adds.
+    So what travels is called alike with and without what the outer one adds.
     """
 
     def __init__(self, inner: Objective) -> None:
         super().__init__()
         self._inner = (inner,)  # in a tuple: its parts are this module's own, not parts of a part
-        for name, part in inner.named_children():
-            self.add_module(name, part)
+        # the tables themselves: whatever moves or replaces a tensor does so for both
+        self._modules, self._parameters = inner._modules, inner._parameters
+        self._buffers = inner._buffers
+        self._non_persistent_buffers_set = inner._non_persistent_buffers_set
         self.shared, self.kept = inner.shared, inner.kept
 
     @property
     def inner(self) -> Objective:
         return self._inner[0]
+
+    def train(self, mode: bool = True) -> Self:
+        self.inner.train(mode)
+        return super().train(mode)
 
     def begin_round(self, draw: Draw) -> None:
         self.inner.begin_round(draw)

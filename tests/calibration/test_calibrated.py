@@ -1,0 +1,158 @@
+"""An objective around an objective: what it adds, and that it is the inner one in all else."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from calibre import rng
+from calibre.calibration.calibrated import Calibrated
+from calibre.calibration.regularizers import Regularizers, calibration_terms
+from calibre.registry import OBJECTIVES
+from calibre.settings import look_up
+from calibre.ssl.objective import Objective, Pair
+from tests.methods.helpers import equal
+from tests.ssl.helpers import a_step, drawing
+
+
+def inner(name="simclr", **settings):
+    with rng.isolated(0, "test"):
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.BatchNorm1d(6))
+        kind = look_up("objective", name, OBJECTIVES)
+        return kind(hidden=8, projection=4, **settings).build(encoder, 6)
+
+
+def views(n=8):
+    generator = rng.stream(0, "views")
+    return [torch.randn(n, 3, 2, 2, generator=generator) for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_its_parts_have_the_names_of_the_inner_objectives(name):
+    settings = {"target_init": "local"} if name in ("byol", "moco", "smog") else {}
+    plain, calibrated = inner(name, **settings), Calibrated(inner(name, **settings), Regularizers())
+    assert list(calibrated.state_dict()) == list(plain.state_dict())
+    assert equal(calibrated.state_dict(), plain.state_dict())
+    assert (calibrated.shared, calibrated.kept) == (plain.shared, plain.kept)
+    trained = [name for name, parameter in plain.named_parameters() if parameter.requires_grad]
+    assert trained == [n for n, p in calibrated.named_parameters() if p.requires_grad]
+    assert calibrated.get_submodule("encoder") is calibrated.inner.encoder
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_loss_is_the_inner_one_and_two_weighted_terms(name):
+    settings = Regularizers(alpha_p=0.7, alpha_n=0.2, clusters=3)
+    plain, calibrated = inner(name), Calibrated(inner(name), settings)
+    for network in (plain, calibrated):
+        network.begin_round(drawing(views()[0]))
+    expected = plain(*views(), a_step(both=True))
+    z_and_h = expected[1:5]
+    terms = calibration_terms(settings, *z_and_h, rng.stream(0, "kmeans"))
+    assert terms.l_p > 0
+    assert terms.l_n > 0
+    pair = calibrated(*views(), a_step())
+    added = 0.7 * terms.l_p.item() + 0.2 * terms.l_n.item()
+    assert pair.loss.item() == pytest.approx(expected.loss.item() + added, rel=1e-5)
+    assert torch.equal(pair.terms["l_s"], expected.loss)
+    for name in ("l_p", "l_n", "dropped", "agreement"):
+        assert torch.equal(pair.terms[name], getattr(terms, name))
+    assert torch.equal(pair.terms["clusters"], terms.clusters_valid)
+    for got, wanted in zip(pair[1:5], z_and_h, strict=True):
+        assert torch.equal(got, wanted)
+    pair.loss.backward()
+    assert calibrated.encoder[1].weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_without_weights_it_is_the_inner_objective_bit_for_bit(name):
+    """Gradients and everything that a step leaves behind, too."""
+    settings = Regularizers(alpha_p=0, alpha_n=0, clusters=3)
+    plain, calibrated = inner(name), Calibrated(inner(name), settings)
+    gradients = []
+    for network in (plain, calibrated):
+        network.begin_round(drawing(views()[0]))
+        step = a_step(both=True)
+        pair = network(*views(), step)
+        pair.loss.backward()
+        network.before_step(step)
+        network.after_step(step)
+        gradients.append({n: p.grad for n, p in network.named_parameters() if p.grad is not None})
+        gradients[-1]["loss"] = pair.loss.detach()
+    assert equal(*gradients)
+    assert equal(plain.state_dict(), calibrated.state_dict())
+
+
+def test_true_labels_reach_the_terms_that_ask_for_them():
+    calibrated = Calibrated(inner(), Regularizers(oracle_labels=True))
+    labels = torch.tensor([0, 0, 1, 1, 2, 2, -1, -1])
+    terms = calibrated(*views(), a_step(labels=labels)).terms
+    assert terms["clusters"] == 3
+    assert terms["dropped"] == pytest.approx(0.25)
+    assert terms["agreement"] == pytest.approx(0.75)
+
+
+class Direct(Objective):
+    """Tensors of its own, outside any part; and it looks at its mode."""
+
+    shared = ("encoder", "scale", "seen")
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(4, 3)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.register_buffer("seen", torch.tensor(0.0))
+        self.calls = []
+
+    def begin_round(self, draw):
+        self.calls.append(("begin", len(draw(5).rows)))
+
+    def forward(self, a, b, step):
+        self.seen = self.seen + 1  # a new tensor every time
+        self.calls.append(("forward", self.training, step.both))
+        z_a, z_b = self.encoder(a), self.encoder(b)
+        return Pair((self.scale * z_a).square().mean(), z_a, z_b, z_a, z_b)
+
+    def before_step(self, step):
+        self.calls.append(("before", step.progress))
+
+    def after_step(self, step):
+        self.calls.append(("after", step.progress))
+
+
+def test_tensors_outside_any_part_are_its_own_as_well():
+    calibrated = Calibrated(Direct(), Regularizers(clusters=2))
+    assert list(calibrated.state_dict()) == ["scale", "seen", "encoder.weight", "encoder.bias"]
+    copied = copy.deepcopy(calibrated).double()
+    points = rng.stream(0, "points")
+    a, b = (torch.randn(6, 4, generator=points, dtype=torch.float64) for _ in range(2))
+    pair = copied(a, b, a_step(6))
+    assert pair.z_a.dtype == torch.float64
+    pair.loss.backward()
+    assert copied.scale.grad is not None
+    assert copied.inner.scale is copied.scale
+    assert copied.state_dict()["seen"] == 1
+    assert calibrated.state_dict()["seen"] == 0  # the copy is one
+
+
+def test_what_happens_around_a_step_happens_to_the_inner_objective():
+    calibrated = Calibrated(Direct(), Regularizers(clusters=2))
+    calibrated.begin_round(drawing(torch.zeros(9, 4)))
+    step = a_step(6, progress=0.25)
+    x = torch.randn(6, 4, generator=rng.stream(0, "points"))
+    calibrated.eval()(x, x, step)
+    calibrated.train()(x, x, step)
+    calibrated.before_step(step)
+    calibrated.after_step(step)
+    assert calibrated.inner.calls == [
+        ("begin", 5), ("forward", False, True), ("forward", True, True),
+        ("before", 0.25), ("after", 0.25),
+    ]  # fmt: skip
+
+
+def test_encodings_that_are_not_finite_say_so():
+    calibrated = Calibrated(Direct(), Regularizers())
+    x = torch.full((6, 4), math.inf)
+    with pytest.raises(FloatingPointError, match="training diverged"):
+        calibrated(x, x, a_step(6))
