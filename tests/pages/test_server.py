@@ -238,7 +238,7 @@ def test_when_all_are_worked_for_a_newcomer_is_told_so(server):
     lines = [dial(server) for _ in range(QUICK.connections)]
     for line in lines:
         line.sendall(
-            b"GET /idle?seconds=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            b"GET /idle?seconds=1.5 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
     time.sleep(0.3)
     assert status(raw(server, b"")) == 503

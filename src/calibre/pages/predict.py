@@ -8,6 +8,7 @@ POST /predict   an image file as the body: its answer; or a form with files: all
 import asyncio
 import io
 import json
+import warnings
 from dataclasses import asdict
 from http import HTTPStatus
 from types import TracebackType
@@ -35,6 +36,7 @@ class Predictions:
     """The routes of a bundle, and the threads that run it until the block ends."""
 
     def __init__(self, bundle: Bundle, body: int = BODY, pixels: int = PIXELS) -> None:
+        warnings.filterwarnings("ignore", module="PIL")  # strangers' files write on no screen
         torch.set_num_threads(1)  # a small model is slower in several threads, many callers far so
         self._bundle, self._pixels = bundle, pixels
         self.metrics = Metrics()
