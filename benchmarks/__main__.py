@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import augmentation, flower, heads, importing, rounds, startup
+from benchmarks import augmentation, flower, heads, importing, rounds, serving, startup
 from calibre.registry import OBJECTIVES
 
 LATEST = Path(__file__).parent / "latest.json"
@@ -39,6 +39,7 @@ def main() -> None:
         "supervised": lambda: rounds.supervised(arguments.repeats),
         "importing": lambda: [importing.measure()],
         "flower": flower.measure,
+        "serving": serving.measure,
     }
     results: list[dict[str, Any]] = []
     table = Table("benchmark", "measured", "target", "")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import pytest
@@ -155,6 +156,9 @@ def test_a_pipe_that_closes_early_is_no_mistake(bundle, tmp_path):
         (["export", "{bundle}"], "--onnx is what there is"),
         (["serve", "nowhere"], "nowhere is not a bundle"),
         (["serve", "{bundle}", "--host", "no.such.host.invalid"], "cannot listen on"),
+        (["serve", "{bundle}", "--host", "0.0.0.0"], "--open-and-unprotected"),
+        (["serve", "{bundle}", "--key", "server.key"], "--certificate and --key belong together"),
+        (["serve", "{bundle}", "--log", "nowhere/log"], "cannot write the log"),
     ],
 )
 def test_mistakes(finished, bundle, tmp_path, monkeypatch, capsys, arguments, message):
@@ -184,6 +188,30 @@ def test_serve_answers_until_it_is_stopped(bundle):
     assert process.returncode == 0
     assert "stopped" in said
     assert "Traceback" not in said
+
+
+def test_serve_asks_for_its_token_and_logs(bundle, tmp_path):
+    token, log = tmp_path / "token", tmp_path / "log"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "calibre", "serve", str(bundle), "--port", "0", "--token", token,
+         "--log", log],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=hear_ctrl_c,
+    )  # fmt: skip
+    try:
+        url = process.stderr.readline().split()[-1]
+        assert str(token) in process.stderr.readline()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url + "card", timeout=30)
+        known = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        asked = urllib.request.Request(url + "card", headers=known)
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            assert json.load(answer)["client"] == "clinic"
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["path"], line["status"]) for line in found] == [("/card", 401), ("/card", 200)]
 
 
 @pytest.mark.slow

@@ -14,6 +14,18 @@ from rich.table import Table
 
 from calibre.cli.answers import percent, print_csv, print_table, show_card
 from calibre.cli.common import INTERRUPTED, AsJson, errors
+from calibre.cli.listening import (
+    Certificate,
+    Host,
+    Key,
+    Log,
+    Names,
+    Port,
+    Token,
+    Unprotected,
+    access,
+    answer_until_stopped,
+)
 from calibre.errors import UserError
 
 if TYPE_CHECKING:
@@ -174,32 +186,32 @@ def export(
 
 def serve(
     bundle: BundleFolder,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets the network in.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(help="A name that callers may call this server by, beside its addresses."),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    name: Names = None,
+    token: Token = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    unprotected: Unprotected = False,
+    log: Log = None,
     largest: Annotated[float, typer.Option(help="Largest upload in MB.", min=0.01, max=500)] = 20,
     refuse: OwnRate = None,
     own_code: OwnCode = False,
 ) -> None:
-    """Answer over HTTP: a page to drop an image on, POST /predict for programs."""
-    from calibre.serve.server import Limits, Server
+    """Answer over HTTP: a page to drop images on, POST /predict for programs."""
+    from calibre.pages.log import RequestLog
+    from calibre.pages.predict import Predictions
+    from calibre.pages.server import Limits, Server
 
     model = _load(bundle, own_code, refuse)
-    server = Server(model, host, port, name or (), Limits(body=int(largest * 2**20)))
-    errors.print(f"{model.card.client} answers at  {server.url}", markup=False, soft_wrap=True)
-    if host not in ("127.0.0.1", "::1", "localhost"):
-        errors.print("[yellow]anyone who can reach this machine can ask; there is no password[/]")
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        errors.print("stopped")
-    finally:
-        server.server_close()
+    known = access(name, token, certificate, key, unprotected)
+    body = int(largest * 2**20)
+    limits = Limits(memory=max(Limits.memory, 2 * body))
+    with Predictions(model, body) as predictions:
+        requests = RequestLog(log) if log else None
+        routes, metrics = predictions.routes, predictions.metrics
+        server = Server(routes, host, port, known, limits, requests, metrics)
+        answer_until_stopped(server, f"{model.card.client} answers", token)
 
 
 def _load(folder: Path, own_code: bool, refuse: float | None = None) -> "Bundle":

@@ -1,0 +1,139 @@
+"""A bundle's answers to images: a page for people, an address for programs.
+
+GET /           a page to drop images on
+GET /card       the model card, as JSON; /card.md for people
+POST /predict   an image file as the body: its answer; or a form with files: all their answers
+"""
+
+import asyncio
+import io
+import json
+import warnings
+from dataclasses import asdict
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any
+
+import torch
+from PIL import Image
+
+from calibre.pages.batches import Batches
+from calibre.pages.forms import File, files, is_form
+from calibre.pages.http import TEXT, Answer, RefusedError, Request
+from calibre.pages.metrics import Metrics
+from calibre.pages.page import page
+from calibre.pages.routing import Route
+from calibre.personal.bundle import Bundle, Prediction
+from calibre.personal.card import markdown
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+BODY = 20 * 2**20  # bytes
+PIXELS = 40_000_000
+WORKERS = 2  # threads that run the model, each with one of torch's own
+
+
+class Predictions:
+    """The routes of a bundle, and the threads that run it until the block ends."""
+
+    def __init__(self, bundle: Bundle, body: int = BODY, pixels: int = PIXELS) -> None:
+        warnings.filterwarnings("ignore", module="PIL")  # strangers' files write on no screen
+        torch.set_num_threads(1)  # a small model is slower in several threads, many callers far so
+        self._bundle, self._pixels = bundle, pixels
+        self.metrics = Metrics()
+        self._found: Batches[bytes, Prediction | RefusedError] = Batches(
+            self._predict, weight=len, workers=WORKERS
+        )
+        self.metrics.look_up(
+            "calibre_model_calls_total", "Runs of the model, each for images that came together.",
+            lambda: self._found.calls, kind="counter",
+        )  # fmt: skip
+        card = bundle.card.model_dump(mode="json")
+        self._page = page("predict.html")
+        self._card = Answer(json.dumps(card, ensure_ascii=False).encode(errors="replace"))
+        self._card_text = Answer(markdown(bundle.card).encode(errors="replace"), TEXT)
+        self.routes = (
+            Route("/", self._show_page),
+            Route("/card", self._show_card),
+            Route("/card.md", self._show_card_text),
+            Route("/predict", self._answer, "POST", body),
+        )
+
+    def __enter__(self) -> "Predictions":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._found.close()
+
+    async def _show_page(self, request: Request) -> Answer:
+        return self._page
+
+    async def _show_card(self, request: Request) -> Answer:
+        return self._card
+
+    async def _show_card_text(self, request: Request) -> Answer:
+        return self._card_text
+
+    async def _answer(self, request: Request) -> Answer:
+        if not is_form(request):
+            found = await self._ask(request.body)
+            if isinstance(found, RefusedError):
+                raise found
+            return Answer.of(self._in_words(found))
+        given = files(request)
+        if not given:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the form holds no file")
+        return Answer.of({"answers": await asyncio.gather(*map(self._answer_one, given))})
+
+    async def _answer_one(self, file: File) -> dict[str, Any]:
+        """Of a form: an image that cannot be answered is told as such, among the others."""
+        found = await self._ask(file.content)
+        if isinstance(found, RefusedError):
+            return {"image": file.name, "error": str(found)}
+        return {"image": file.name, **self._in_words(found)}
+
+    async def _ask(self, image: bytes) -> Prediction | RefusedError:
+        found = await self._found(image)
+        if isinstance(found, RefusedError):
+            kind = "refused"
+        else:
+            kind = "none" if found.label is None else "class"
+        self.metrics.count("calibre_images_total", "Images by what was answered.", answer=kind)
+        return found
+
+    def _in_words(self, found: Prediction) -> dict[str, Any]:
+        said = {**asdict(found), "answer": found.answer, "limit": self._bundle.limit}
+        del said["image"], said["error"]
+        return said
+
+    def _predict(self, images: list[bytes]) -> list[Prediction | RefusedError]:
+        """In a thread: every image by itself is checked and refused, the rest go together."""
+        refused = [self._refusal(image) for image in images]
+        good = [image for image, refusal in zip(images, refused, strict=True) if not refusal]
+        found = iter(self._bundle.predict(good) if good else ())
+        return [refusal or _readable(next(found)) for refusal in refused]
+
+    def _refusal(self, image: bytes) -> RefusedError | None:
+        """From its header: a small file may unpack to gigabytes."""
+        try:
+            with Image.open(io.BytesIO(image), formats=FORMATS) as picture:
+                wide, high = picture.size
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            wide = high = 2**16
+        except Exception:  # every one of Pillow's decoders fails in a way of its own
+            known = ", ".join(FORMATS)
+            return RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send an image file: {known}")
+        if wide * high > self._pixels:
+            return RefusedError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the image has more than {self._pixels / 1e6:g} million pixels",
+            )
+        return None
+
+
+def _readable(found: Prediction) -> Prediction | RefusedError:
+    if found.error is None:
+        return found
+    return RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"the image {found.error}")

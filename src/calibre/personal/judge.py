@@ -1,0 +1,150 @@
+"""Is this an image that the model can judge? Cheap checks of pixels, before any network.
+
+A network answers whatever it is given. An image that is blank, a negative, in colour where it
+learned from gray ones, or far darker or brighter than all it has seen is better refused, with the
+reason. What is usual is learned from training images: the range of five measures, each widened by
+a part of its spread, so that few images of the same kind fall outside.
+
+Shapes: N images of H x W pixels in C channels. Everything is computed in values of [0, 1].
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from calibre.data.formats import Pixels
+from calibre.settings import Settings
+
+GRID = 8  # cells a side of the mean image: what lies where, and no more of anybody's image
+RARE = 0.001  # share of training images that may lie outside at either end: there are odd ones
+WIDEN = 7.0  # standard errors beyond those: 1.4 standard deviations for 24 images, 0.2 for 2,000
+FEWEST = 8  # images that say what is usual
+GRAY = 0.02  # mean distance between channels that is not called colour: JPEG leaves some
+FLAT = 1 / 255  # standard deviation at which there is nothing to be seen
+
+Floats = npt.NDArray[np.float32]
+LUMA: Floats = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+class Range(Settings):
+    """What is usual."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+class Statistics(Settings):
+    """What training images look like."""
+
+    images: int
+    brightness: Range  # mean
+    contrast: Range  # logarithm of the standard deviation: half is as far as twice
+    asymmetry: Range  # skewness: positive for bright things on dark ground
+    likeness: Range  # correlation with the mean image
+    colour: Range  # mean distance between the brightest and the darkest channel
+    mean_image: tuple[float, ...]  # gray, GRID x GRID, by rows
+
+
+def statistics(pixels: Pixels) -> Statistics | None:
+    """Of training images [N, H, W, C]; None: they are too few to say what is usual."""
+    if len(pixels) < FEWEST:
+        return None
+    gray, colour = _gray(pixels), _colour(pixels)
+    mean_image = _cells(gray).mean(0)
+    columns = _measures(gray, mean_image)
+    ranges = {name: _usual(values) for name, values in {**columns, "colour": colour}.items()}
+    values = {"images": len(pixels), "mean_image": tuple(map(float, mean_image)), **ranges}
+    return Statistics.model_validate(values)
+
+
+def problems(pixels: Pixels, usual: Statistics) -> list[str]:
+    """Why an image [H, W, C] is none that the model can judge; an empty list: nothing was found.
+
+    An image in colour is given as such (C = 3), also to a model that was trained on gray ones.
+    """
+    gray = _gray(pixels[None])
+    found = _of_one(gray, usual)
+    if found["contrast"] <= max(usual.contrast.low - math.log(2), math.log(FLAT)):
+        return ["it is blank, or nearly so"]
+    reasons = []
+    if _colour(pixels[None])[0] > max(usual.colour.high, GRAY):
+        trained_on_gray = usual.colour.high <= GRAY
+        kind = "gray ones" if trained_on_gray else "far less colourful ones"
+        reasons.append(f"it is in colour, and the model was trained on {kind}")
+    if not _sides(found, usual) and _is_usual(_of_one(1 - gray, usual), usual):
+        reasons.append("it looks inverted: bright where the training images are dark")
+    elif not usual.brightness.holds(found["brightness"]):
+        dark = found["brightness"] < usual.brightness.low
+        how = "darker" if dark else "brighter"
+        reasons.append(f"it is far {how} than the images that the model was trained on")
+    return reasons
+
+
+def _sides(found: dict[str, float], usual: Statistics) -> bool:
+    """Whether bright and dark are where they usually are: a negative swaps them."""
+    return usual.asymmetry.holds(found["asymmetry"]) and usual.likeness.holds(found["likeness"])
+
+
+def _is_usual(found: dict[str, float], usual: Statistics) -> bool:
+    return usual.brightness.holds(found["brightness"]) and _sides(found, usual)
+
+
+def _of_one(gray: Floats, usual: Statistics) -> dict[str, float]:
+    columns = _measures(gray, np.array(usual.mean_image, np.float32))
+    return {name: float(values[0]) for name, values in columns.items()}
+
+
+def _measures(gray: Floats, mean_image: Floats) -> dict[str, Floats]:
+    """Each of images [N, H, W]: [N]."""
+    flat = gray.reshape(len(gray), -1)
+    brightness = flat.mean(1)
+    apart = flat - brightness[:, None]
+    spread = np.maximum(flat.std(1), FLAT)
+    asymmetry = (apart**3).mean(1) / spread**3
+    cells, whole = _cells(gray), mean_image - mean_image.mean()
+    cells = cells - cells.mean(1, keepdims=True)
+    lengths = np.linalg.norm(cells, axis=1) * np.linalg.norm(whole)
+    likeness = cells @ whole / np.maximum(lengths, 1e-6)
+    return {
+        "brightness": brightness,
+        "contrast": np.log(spread),
+        "asymmetry": asymmetry,
+        "likeness": likeness,
+    }
+
+
+def _usual(values: Floats) -> Range:
+    """All but the rarest, and some way beyond: the fewer the images, the less they say of it."""
+    low, high = np.quantile(values, [RARE, 1 - RARE])
+    reach = WIDEN * values.std() / math.sqrt(len(values))
+    return Range(low=float(low - reach), high=float(high + reach))
+
+
+def _gray(pixels: Pixels) -> Floats:
+    """[N, H, W]."""
+    values: Floats = pixels.astype(np.float32) / np.float32(255)
+    gray: Floats = values[..., 0] if values.shape[-1] == 1 else values @ LUMA
+    return gray
+
+
+def _colour(pixels: Pixels) -> Floats:
+    """[N]: 0 for gray images."""
+    apart = pixels.max(-1).astype(np.float32) - pixels.min(-1)
+    found: Floats = apart.mean((1, 2)) / 255
+    return found
+
+
+def _cells(gray: Floats) -> Floats:
+    """Means over a grid of cells, [N, GRID * GRID]; sides shorter than the grid repeat pixels."""
+    _, height, width = gray.shape
+    rows = np.linspace(0, height, GRID, endpoint=False).astype(int)
+    columns = np.linspace(0, width, GRID, endpoint=False).astype(int)
+    sums = np.add.reduceat(np.add.reduceat(gray, rows, axis=1), columns, axis=2)
+    high = np.maximum(np.diff([*rows, height]), 1)
+    wide = np.maximum(np.diff([*columns, width]), 1)
+    means: Floats = (sums / (high[:, None] * wide)).astype(np.float32)
+    return means.reshape(len(gray), -1)

@@ -1,1 +1,0 @@
-"""A bundle over HTTP: a page to drop images on, and an address for programs."""
