@@ -1,10 +1,12 @@
 """Files that are whole or absent, whenever the power fails."""
 
+import errno
 import json
 import os
+import stat
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from calibre.errors import UserError
 
@@ -23,6 +25,21 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a file that somebody else may have put there; a pipe or device might never end.
+
+    Whatever it is, opening does not wait, and a link counts as what it leads to.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def test_the_second_load_maps_the_first(source, pools):
     assert {path.name for path in entry.iterdir()} == {
         "images.npy",
         "labels.npy",
+        "left_out.csv",
         "owners.npy",
         "pool.json",
     }

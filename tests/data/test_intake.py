@@ -102,15 +102,6 @@ def test_cmyk_and_palettes(tmp_path):
     assert "images converted from CMYK: 1" in pool.report["notes"]
 
 
-def test_dim_images_of_sixteen_bits_are_told(tmp_path):
-    for i in range(16):
-        put(tmp_path / f"x/a/{i}.png", Image.fromarray(np.full((4, 4), 256 * i, np.uint16)))
-    pool = pool_of(tmp_path / "x")
-    (note,) = pool.report["notes"]
-    assert "16 bits" in note
-    assert "almost black" in note
-
-
 def bomb(path, side):
     """A PNG of a hundred bytes that claims to have side x side pixels."""
     chunk = lambda kind, data: (
@@ -132,7 +123,7 @@ def test_what_cannot_be_read_is_left_out_and_listed(tmp_path, recwarn):
     put(tmp_path / "x/anna/cat/float.tiff", Image.new("F", (8, 8), 0.5))
     bomb(tmp_path / "x/ben/dog/bomb.png", 10_000)
     bomb(tmp_path / "x/ben/dog/huge.png", 2_000_000)
-    (tmp_path / "x/ben/dog/scan.dcm").write_text("no image that we know")
+    (tmp_path / "x/ben/dog/scan.doc").write_text("no image that we know")
     (tmp_path / "x/ben/eel").mkdir()
     pool = pool_of(tmp_path / "x")
     assert len(pool.train) + len(pool.test) == 80
@@ -150,7 +141,7 @@ def test_what_cannot_be_read_is_left_out_and_listed(tmp_path, recwarn):
     assert set(reasons) >= {"empty.png", "page.jpg", "short.png"}
     notes = " ".join(pool.report["notes"])
     assert "left out: 7 of 87;" in notes
-    assert "files of other kinds, not read: 1 (1 .dcm)" in notes
+    assert "files of other kinds, not read: 1 (1 .doc)" in notes
     assert "no image is of class 'eel'" in notes
     assert not recwarn.list
 
@@ -233,10 +224,27 @@ def test_a_link_to_a_folder_above_does_not_go_on_for_ever(tmp_path):
         pool_of(tmp_path / "x")
 
 
-def test_a_pipe_is_no_image(tmp_path):
-    fill(tmp_path / "x")
+def test_a_pipe_a_device_and_a_link_to_one_are_left_out_by_name(tmp_path):
+    """None of them is waited for or read."""
+    fill(tmp_path / "x", 40)
     os.mkfifo(tmp_path / "x/anna/cat/pipe.png")
-    assert len(pool_of(tmp_path / "x").labels) == 24
+    (tmp_path / "x/anna/cat/zeros.png").symlink_to("/dev/zero")
+    pool = pool_of(tmp_path / "x")
+    assert len(pool.labels) == 40
+    left = {name.rsplit("/", 1)[1]: why for name, why in pool.report["unreadable"]["files"].items()}
+    assert set(left) == {"pipe.png", "zeros.png"}
+    assert all("a pipe or a device, not a file" in why for why in left.values())
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.csv", "x.parquet"])
+def test_a_source_that_is_a_device_or_a_pipe_is_refused(tmp_path, name):
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=f"{name} is a pipe or a device"):
+        pool_of(tmp_path / name)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name} is a pipe or a device"):
+        pool_of(tmp_path / name)
 
 
 def encoded(value):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from calibre.data.formats import decoders, parquet
+from calibre.data.formats import decoders, parquet_file
 from calibre.data.sources import facts, load
 from calibre.errors import UserError
 from calibre.sections import DataSettings
@@ -51,7 +51,7 @@ def rows_of(pool, part):
 @pytest.mark.parametrize("batch", [512, 2])
 def test_every_image_keeps_its_label_and_its_place(tmp_path, monkeypatch, row_group, batch):
     """Two training files and a test file, a label missing here and there."""
-    monkeypatch.setattr(parquet, "BATCH", batch)
+    monkeypatch.setattr(parquet_file, "BATCH", batch)
     labels = [None if i % 7 == 4 else i % 3 for i in range(30)]
     for name, rows in (("train-0", range(11)), ("train-1", range(11, 22)), ("test", range(22, 30))):
         kept = [i for i in rows if name != "test" or labels[i] is not None]
@@ -99,7 +99,7 @@ def test_images_are_not_all_in_memory_at_once(tmp_path, monkeypatch):
     whole = (tmp_path / "x.parquet").stat().st_size
     assert whole > 2_900_000
     for module, name, value in (
-        (parquet, "BATCH_BYTES", 100_000), (parquet, "BUFFER", 10_000),
+        (parquet_file, "BATCH_BYTES", 100_000), (parquet_file, "BUFFER", 10_000),
         (decoders, "BLOCK_BYTES", 100_000), (decoders, "WORTH_PROCESSES", 0.01),
         (decoders, "_cores", lambda: 1),
     ):  # fmt: skip

@@ -5,6 +5,7 @@ written there and two processes may build the same entry at once. ``pool.json`` 
 of every file; an entry whose files have other lengths counts as absent and is built anew.
 """
 
+import csv
 import hashlib
 import json
 import os
@@ -22,13 +23,15 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from calibre.data.intake import Settled
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 
 Progress = Callable[[int, int], None]  # done so far, of how many
-VERSION = 2  # of what an entry holds: a new one builds every entry anew
+VERSION = 3  # of what an entry holds: a new one builds every entry anew
 CHUNK = 2**24  # bytes handled at a time
 UNFINISHED = ".building-"
+LEFT_OUT = "left_out.csv"  # every file that is not in the pool, and why
 A_DAY = 86400  # seconds after which an unfinished entry was left by a killed process
 
 
@@ -49,7 +52,7 @@ class Draft:
     unlabelled: range
     owners: npt.NDArray[np.int32] | None
     owner_names: tuple[str, ...]
-    settle: Callable[[], tuple[npt.NDArray[np.bool_], dict[str, Any]]]
+    settle: Callable[[], Settled]
 
     def kept(self, keep: npt.NDArray[np.bool_]) -> "Draft":
         """What is left of it. (Owners and classes keep their numbers.)"""
@@ -97,22 +100,43 @@ def read(folder: Path) -> Pool | None:
         about = json.loads((folder / "pool.json").read_text(encoding="utf-8"))
         if any((folder / name).stat().st_size != size for name, size in about["bytes"].items()):
             return None
-    except (OSError, ValueError):
+        owned = "owners.npy" in about["bytes"]
+        pool = Pool(
+            name=about["name"],
+            images=np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False),
+            labels=np.load(folder / "labels.npy", allow_pickle=False),
+            classes=tuple(about["classes"]),
+            train=range(*about["train"]),
+            test=range(*about["test"]),
+            unlabelled=range(*about["unlabelled"]),
+            fingerprint=about["fingerprint"],
+            owners=np.load(folder / "owners.npy", allow_pickle=False) if owned else None,
+            owner_names=tuple(about["owner_names"]),
+            report=about["report"],
+        )
+    except Exception:  # absent; or damaged, and then it fails in any way
         return None
-    owned = "owners.npy" in about["bytes"]
-    return Pool(
-        name=about["name"],
-        images=np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False),
-        labels=np.load(folder / "labels.npy", allow_pickle=False),
-        classes=tuple(about["classes"]),
-        train=range(*about["train"]),
-        test=range(*about["test"]),
-        unlabelled=range(*about["unlabelled"]),
-        fingerprint=about["fingerprint"],
-        owners=np.load(folder / "owners.npy", allow_pickle=False) if owned else None,
-        owner_names=tuple(about["owner_names"]),
-        report=about["report"],
+    return pool if _is_sound(pool) else None
+
+
+def _is_sound(pool: Pool) -> bool:
+    """Whether arrays and counts of an entry fit together."""
+    count = len(pool.labels)
+    return (
+        pool.images.dtype == np.uint8
+        and pool.images.ndim == 4
+        and pool.labels.dtype == np.int64
+        and len(pool.images) == count == pool.unlabelled.stop
+        and (pool.train.start, pool.train.stop) == (0, pool.test.start)
+        and pool.test.stop == pool.unlabelled.start
+        and (pool.owners is None or len(pool.owners) == count)
     )
+
+
+def left_out(folder: Path) -> list[tuple[str, str]]:
+    """Every file that is not in the pool of an entry, and why."""
+    with (folder / LEFT_OUT).open(encoding="utf-8", newline="") as text:
+        return [(name, why) for name, why in csv.reader(text)]
 
 
 def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
@@ -149,7 +173,7 @@ def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
             if progress:
                 progress(done, total)
         assert done == total
-    keep, report = draft.settle()
+    keep, report, left_out = draft.settle()
     if not keep.all():
         draft = draft.kept(keep)
         _compact(path, np.flatnonzero(keep), draft.shape)
@@ -174,6 +198,10 @@ def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
             with (folder / f"{name}.npy").open("wb") as file:
                 np.save(file, array, allow_pickle=False)
                 _sync(file)
+
+    with (folder / LEFT_OUT).open("w", encoding="utf-8", newline="") as text:
+        csv.writer(text).writerows(left_out)
+        _sync(text)
 
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     described = {

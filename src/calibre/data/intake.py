@@ -1,33 +1,52 @@
 """What decoding brings to light: files that cannot be read, copies of test images, conversions."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from calibre.data.formats import Part, Pixels, images, pick
+from calibre.data.copies import Copies, find_copies
+from calibre.data.formats import Part, Pixels, Shape, dicom, images, pick, rendering
 from calibre.data.formats.decoders import block_size, decode
 from calibre.errors import UserError
 
 UNREADABLE_AT_MOST = 0.1  # of all images; with more of them, something is wrong with the source
-LISTED = 1_000  # names that a datasheet lists of one kind
+LISTED = 1_000  # names that a datasheet lists of one kind; the cache has all of them
 SAMPLE = 1_000  # headers that a survey reads
 
-Shape = tuple[int, int, int]
 SENTENCES = {
-    images.TURNED: "photographs turned upright, as their EXIF says: {}",
-    images.FLATTENED: "images with transparency laid on white: {}",
-    images.CMYK: "images converted from CMYK: {}",
-    images.DEEP: "images of 16 bits reduced to the upper 8: {}",
-    images.DIM: (
-        "images of 16 bits without a value above 4,095, which came out almost black: {}; if yours "
-        "have 10 or 12 bits, stretch them to 16 first"
+    rendering.TURNED: "photographs turned upright, as their EXIF says: {}",
+    rendering.FLATTENED: "images with transparency laid on white: {}",
+    rendering.CMYK: "images converted from CMYK: {}",
+    rendering.DEEP: (
+        "gray images of more than 8 bits, each stretched so that its 0.5th percentile is black and "
+        "its 99.5th white: {}; absolute values are lost"
     ),
-    images.MADE_GRAY: "colour images made gray, like the others: {}",
+    rendering.DEEP_COLOUR: "colour images of 16 bits a colour, reduced to the upper 8: {}",
+    rendering.MADE_GRAY: "colour images made gray, like the others: {}",
+    rendering.ANIMATED: "animations, of which the first picture is used: {}",
+    rendering.PAGES: (
+        "TIFF files of several pages, of which the first is used: {}; save others that matter as "
+        "files of their own"
+    ),
+    dicom.WINDOWED: "DICOM images shown in the window that their file names: {}",
+    dicom.STRETCHED: (
+        "DICOM images without a window, each stretched so that its 0.5th percentile is black and "
+        "its 99.5th white: {}"
+    ),
+    dicom.INVERTED: "DICOM images of kind MONOCHROME1, shown inverted: {}",
 }
+
+
+class Settled(NamedTuple):
+    """What became of the images of a source."""
+
+    keep: npt.NDArray[np.bool_]  # [N]
+    report: dict[str, Any]  # for a datasheet
+    left_out: list[tuple[str, str]]  # every file that was left out, and why
 
 
 class Intake:
@@ -46,6 +65,7 @@ class Intake:
         size: int | None,
         own: bool,
         notes: Sequence[str] = (),
+        left_out: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.name = name
         self.parts = parts
@@ -53,6 +73,7 @@ class Intake:
         self.size = size
         self.own = own
         self.notes = notes
+        self.left_out = left_out  # before anything was decoded
         self.shape: Shape = survey.shape(size)
         self.problems: dict[int, str] = {}
         self.changes: Counter[str] = Counter()
@@ -81,21 +102,28 @@ class Intake:
                 self.prints.append(images.prints(pixels))
             yield pixels
 
-    def settle(self) -> tuple[npt.NDArray[np.bool_], dict[str, Any]]:
-        """Which images to keep, and what a datasheet shall say, once all blocks were taken."""
+    def settle(self) -> Settled:
+        """Which images to keep, and what there is to tell, once all blocks were taken."""
         keep = np.ones(len(self), np.bool_)
         keep[list(self.problems)] = False
-        copies = self._copies() if self.own else []
-        keep[copies] = False
-        unread = dict(zip(self._names([*self.problems]), self.problems.values(), strict=False))
-        copied = self._names(copies)
+        copies = self._copies() if self.own else Copies([], [])
+        keep[[*copies.training, *copies.tests]] = False
+        unread = [*zip(self._names([*self.problems]), self.problems.values(), strict=True)]
+        copied, tests = self._names(copies.training), self._names(copies.tests)
+        left_out = [
+            *unread,
+            *((name, "is the copy of a test image") for name in copied),
+            *((name, "is a copy, and its client trains on too few images") for name in tests),
+            *self.left_out,
+        ]
         report = {
-            "unreadable": {"count": len(self.problems), "files": unread},
-            "copies_of_test_images": {"count": len(copies), "files": copied},
+            "unreadable": {"count": len(unread), "files": dict(unread[:LISTED])},
+            "copies_of_test_images": {"count": len(copied), "files": copied[:LISTED]},
+            "test_images_of_no_client": {"count": len(tests), "files": tests[:LISTED]},
             "converted": dict(self.changes),
-            "notes": [*self._notes(unread, len(copies), copied)],
+            "notes": [*self._notes(unread, copied, tests)],
         }
-        return keep, report
+        return Settled(keep, report, left_out)
 
     def _problem(self, place: int, text: str) -> None:
         self.problems[place] = text
@@ -109,21 +137,24 @@ class Intake:
                 f"{UNREADABLE_AT_MOST:.0%}: too many to leave out"
             )
 
-    def _copies(self) -> list[int]:
-        """Images to train on that are, pixel by pixel, test images too."""
+    def _copies(self) -> Copies:
         train, test = (len(part.labels) for part in self.parts[:2])
-        prints = np.concatenate(self.prints).tolist()
-        tested = {prints[i] for i in range(train, train + test) if i not in self.problems}
-        others = chain(range(train), range(train + test, len(prints)))
-        copies = [i for i in others if prints[i] in tested and i not in self.problems]
-        if len([i for i in copies if i < train]) == train:
+        owned = all(part.owners is not None for part in self.parts)
+        copies = find_copies(
+            np.concatenate(self.prints).tolist(),
+            train,
+            test,
+            [owner for part in self.parts for owner in part.owners or ()] if owned else None,
+            self.problems.keys(),
+        )
+        if len([i for i in copies.training if i < train]) == train:
             raise UserError(f"{self.name}: every training image is the copy of a test image")
         return copies
 
     def _names(self, places: Sequence[int]) -> list[str]:
-        """What messages call the first of these images, which ascend."""
+        """What messages call these images, which ascend."""
         names: list[str] = []
-        for part, inside in zip(self.parts, _by_part(self.parts, places[:LISTED]), strict=True):
+        for part, inside in zip(self.parts, _by_part(self.parts, places), strict=True):
             if isinstance(part.images, np.ndarray):
                 names += [f"image {place}" for place in inside]
             else:
@@ -131,19 +162,24 @@ class Intake:
         return names
 
     def _notes(
-        self, unread: Mapping[str, str], copies: int, copied: Sequence[str]
+        self, unread: Sequence[tuple[str, str]], copied: Sequence[str], tests: Sequence[str]
     ) -> Iterator[str]:
-        for name, text in [*unread.items()][:1]:
+        for name, text in unread[:1]:
             yield (
-                f"images that cannot be read, left out: {len(self.problems):,} of {len(self):,}; "
+                f"images that cannot be read, left out: {len(unread):,} of {len(self):,}; "
                 f"{name} {text}"
             )
-        if copies:
+        if copied:
             yield (
-                f"images to train on that are copies of test images, left out: {copies:,}; "
+                f"images to train on that are copies of test images, left out: {len(copied):,}; "
                 f"{copied[0]} is one"
             )
-        if self.changes[images.RESIZED] and self.size is None:
+        if tests:
+            yield (
+                "test images of clients with too few images to train on, left out because others "
+                f"train on the same: {len(tests):,}; {tests[0]} is one"
+            )
+        if self.changes[rendering.RESIZED] and self.size is None:
             height, width, _ = self.shape
             yield (
                 f"images differ in size ({self.survey.words()}) and were brought to "

@@ -7,12 +7,10 @@ import numpy as np
 
 from calibre.data import partition
 from calibre.data.parts import Ints, Parts
-from calibre.data.pool import Pool
+from calibre.data.pool import TRAIN_AT_LEAST, Pool
 from calibre.errors import UserError
 from calibre.rng import numpy_stream
 from calibre.sections import FederationSettings
-
-TRAIN_AT_LEAST = 2  # labelled images, for an owner to be a client
 
 
 class Natural(NamedTuple):

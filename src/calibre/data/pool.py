@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 UNLABELLED = -1
+TRAIN_AT_LEAST = 2  # labelled images, for an owner to be a client
 
 
 @dataclass(frozen=True)

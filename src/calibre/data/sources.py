@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
@@ -48,10 +48,18 @@ class Listing:
 def load(settings: DataSettings, progress: cache.Progress | None = None) -> Pool:
     """The pool of a source: decoded the first time, mapped from the cache ever after."""
     found = locate(settings)
+    entry = _entry(found, settings)
+    return cache.read(entry) or cache.write(entry, _draft(found, settings), progress)
+
+
+def left_out(settings: DataSettings) -> list[tuple[str, str]]:
+    """Every file of a source that is not in its pool, and why; after :func:`load`."""
+    return cache.left_out(_entry(locate(settings), settings))
+
+
+def _entry(found: "Found", settings: DataSettings) -> Path:
     chosen = settings.model_dump(mode="json", exclude={"root"})
-    entry = cache.entry(found.files, chosen | ({"content": found.content} if found.content else {}))
-    pool = cache.read(entry)
-    return pool or cache.write(entry, _draft(found, settings), progress)
+    return cache.entry(found.files, chosen | ({"content": found.content} if found.content else {}))
 
 
 def describe(root: Path | None = None) -> list[Listing]:
@@ -77,11 +85,15 @@ def find(name: str, root: Path | None = None) -> Found | None:
     """A known data set, in the first of its layouts that is complete."""
     for layout in KNOWN[name].layouts:
         for place in (data_root(root) / below for below in layout.folders):
-            matches = [sorted(place.glob(pattern)) for pattern in layout.files]
+            matches = [_files(place, pattern) for pattern in layout.files]
             if all(matches):
-                matches += [sorted(place.glob(pattern)) for pattern in layout.optional]
+                matches += [_files(place, pattern) for pattern in layout.optional]
                 return Found(name, place, [*chain(*matches)], partial(layout.read, place))
     return None
+
+
+def _files(place: Path, pattern: str) -> list[Path]:
+    return [path for path in sorted(place.glob(pattern)) if path.is_file()]
 
 
 def locate(settings: DataSettings) -> Found:
@@ -102,16 +114,24 @@ def locate(settings: DataSettings) -> Found:
 
 def _own(settings: DataSettings) -> Found:
     """A file or folder of the user's, or what a function of theirs returns."""
-    place = Path(settings.source).expanduser()
-    name = place.resolve().stem
-    if ":" in settings.source and not place.exists():
-        return _returned(settings.source)
-    if not place.exists():
+    source = settings.source
+    place = Path(os.path.expanduser(source))
+    if not os.path.exists(place):  # unlike Path's, it takes any name
+        if ":" in source:
+            return _returned(source)
         raise UserError(
-            f"data.source = '{settings.source}': no such data set, file or folder; "
-            f"{nearest(settings.source, KNOWN)}"
+            f"data.source = '{source}': there is no such folder or file, and no data set of that "
+            f"name; {nearest(source, KNOWN)}"
         )
+    name = place.resolve().stem
     columns = (settings.image_column, settings.label_column, settings.client_column)
+    if place.is_dir():
+        listing = folder.survey(place)
+        if tables := listing.of_kind(".parquet"):
+            _check_files(tables)
+            return Found(name, place, tables, partial(parquet.read, place, *columns, files=tables))
+        return Found(name, place, listing.files, partial(folder.read, place, listing))
+    _check_files([place])
     if place.suffix == ".npz":
         return Found(name, place, [place], partial(npz.read, place))
     if place.suffix in csvtable.SUFFIXES:
@@ -120,21 +140,29 @@ def _own(settings: DataSettings) -> Found:
         return Found(name, place, [place, *files], partial(csvtable.read, place, rows))
     if place.suffix == ".parquet":
         return Found(name, place, [place], partial(parquet.read, place, *columns))
-    if not place.is_dir():
-        raise UserError(
-            f"data.source = '{settings.source}': a file must be an .npz, a .parquet or a .csv "
-            f"file; images of other kinds go in a folder, {folder.LAYOUT}"
-        )
-    listing = folder.survey(place)
-    if ".parquet" in listing.others:
-        tables = parquet.parquet_files(place)
-        return Found(name, place, tables, partial(parquet.read, place, *columns))
-    return Found(name, place, listing.files, partial(folder.read, place, listing))
+    raise UserError(
+        f"data.source = '{source}': a file must be an .npz, a .parquet or a .csv file; images of "
+        f"other kinds go in a folder, {folder.LAYOUT}"
+    )
+
+
+def _check_files(files: Iterable[Path]) -> None:
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file} is a pipe or a device, or a link to one: give a file")
 
 
 def _returned(source: str) -> Found:
     """Arrays named as in an .npz file. The function is called every time: nothing goes stale."""
-    returned = look_up("data.source", source, {})()
+    function = look_up("data.source", source, {})
+    try:
+        returned = function()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"data.source = '{source}' fails: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(returned, Mapping):
         raise UserError(
             f"data.source = '{source}' returns {type(returned).__name__}: return a dict of arrays, "
@@ -172,7 +200,7 @@ def _draft(found: Found, settings: DataSettings) -> cache.Draft:
     train, test = (raw.train, raw.test) if raw.test else _split(found.name, raw.train, settings)
     parts = [train, test] + ([raw.unlabelled] if raw.unlabelled else [])
     survey = survey_of(found.name, parts, settings.size)
-    intake = Intake(found.name, parts, survey, settings.size, own, raw.notes)
+    intake = Intake(found.name, parts, survey, settings.size, own, raw.notes, raw.left_out)
     ends = list(accumulate(len(part.labels) for part in parts))
     owners, owner_names = _owners(parts)
     return cache.Draft(

@@ -12,6 +12,12 @@ from calibre.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]  # [N, H, W, C], C = 1 or 3
 Labels = npt.NDArray[np.int64]  # [N], indices into the class names
+Shape = tuple[int, int, int]  # height, width, channels
+LONGEST_NAME = 1_000  # characters of a class
+
+
+class UnreadableError(Exception):
+    """Why an image cannot be read, to be said after its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class Raw:
     test: Part | None = None  # None: the source has no test part of its own
     unlabelled: Part | None = None
     notes: tuple[str, ...] = ()  # sentences about what was not read
+    left_out: tuple[tuple[str, str], ...] = ()  # every file or row of those, and why
 
 
 def number_classes(
@@ -75,17 +82,26 @@ def number_classes(
 ) -> tuple[tuple[str, ...], list[Labels]]:
     """Class names, and the labels of each part as indices into them.
 
-    Labels are numbers or names of any kind; with ``classes``, names or indices of those.
+    Labels are numbers or names; with ``classes``, names or indices of those.
     """
+    found = set().union(*parts)
     if classes is None:
-        values = sorted(set().union(*parts))
+        if len({isinstance(value, str) for value in found}) > 1:
+            raise UserError(f"{place}: some labels are numbers and others names; make all one kind")
+        values = sorted(found)
         classes = tuple(str(value) for value in values)
         index = {value: i for i, value in enumerate(values)}
     else:
         index = {name: i for i, name in enumerate(classes)} | {i: i for i in range(len(classes))}
-    for value in set().union(*parts) - index.keys():
+    for name in classes:
+        if len(name) > LONGEST_NAME:
+            raise UserError(f"{place}: a class has a name of {len(name):,} characters; shorten it")
+    if len(set(classes)) != len(classes):
+        raise UserError(f"{place}: two classes have the same name; name each differently")
+    for value in found - index.keys():
+        known = f"from 0 = {classes[0]} to {len(classes) - 1} = {classes[-1]}" if classes else ""
         raise UserError(
-            f"{place}: the label {value!r} is neither the name nor the number of one of the "
-            f"{len(classes)} classes, from 0 = {classes[0]} to {len(classes) - 1} = {classes[-1]}"
+            f"{place}: the label {str(value)[:LONGEST_NAME]!r} is neither the name nor the number "
+            f"of one of the {len(classes)} classes{known and f', {known}'}"
         )
     return classes, [np.array([index[value] for value in part], np.int64) for part in parts]

@@ -1,6 +1,8 @@
 """CIFAR-10 and CIFAR-100: the official binary files and the official Python batches."""
 
+import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +74,52 @@ def _binary(path: Path, label_bytes: int) -> Part:
 
 
 def _batch(path: Path, labels: bytes) -> Part:
-    with path.open("rb") as file:
-        try:
-            batch = _OnlyArrays(file, encoding="bytes").load()
-            rows = np.asarray(batch[b"data"], np.uint8).reshape(-1, PIXELS)
-            return Part(_images(rows), np.array(batch[labels], np.int64))
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
-        except Exception as error:  # a damaged pickle fails in any way it likes
-            raise UserError(
-                f"{path} is not a batch of CIFAR: {error}; download it again"
-            ) from error
+    content = path.read_bytes()
+    try:
+        _check_memo(content)
+        batch = _OnlyArrays(io.BytesIO(content), encoding="bytes").load()
+        rows = batch[b"data"].values.reshape(-1, PIXELS)
+        numbers = batch[labels]
+        if {type(number) for number in numbers} - {int}:
+            raise ValueError("its labels are not numbers")
+        return Part(_images(rows), np.array(numbers, np.int64))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except Exception as error:  # a damaged pickle fails in any way it likes
+        raise UserError(f"{path} is not a batch of CIFAR: {error}; download it again") from error
+
+
+def _check_memo(content: bytes) -> None:
+    """A pickle can number what it remembers so high that the list of it fills all memory."""
+    for opcode, number, _ in pickletools.genops(content):
+        if opcode.name.endswith("PUT") and int(number or 0) > len(content):
+            raise ValueError(f"it counts to {number:,}")
+
+
+class _Values:
+    """What a pickled array of bytes holds; numpy's own would trust whatever shape it is told."""
+
+    values: Pixels
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, _, content = state
+        if not isinstance(dtype, _Dtype) or dtype.code not in (b"u1", "u1"):
+            raise ValueError("its array is not of bytes")
+        self.values = np.frombuffer(content, np.uint8).reshape(shape)
+
+
+class _Dtype:
+    """Of an array: its code is all that matters."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and the like, which bytes do not have."""
+
+
+def _new_array(*_: Any) -> _Values:
+    return _Values()
 
 
 def _encode(text: str, _encoding: str) -> bytes:
@@ -91,16 +128,16 @@ def _encode(text: str, _encoding: str) -> bytes:
 
 # all that a pickled numpy array consists of
 ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+    ("numpy", "ndarray"): None,
+    ("numpy", "dtype"): _Dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _new_array,
+    ("numpy._core.multiarray", "_reconstruct"): _new_array,
     ("_codecs", "encode"): _encode,
 }
 
 
 class _OnlyArrays(pickle.Unpickler):
-    """Reads numbers, strings, lists, dictionaries and numpy arrays; runs nothing else."""
+    """Reads numbers, strings, lists, dictionaries and arrays of bytes; runs nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:

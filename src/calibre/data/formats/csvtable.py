@@ -21,6 +21,8 @@ from calibre.data.formats.table import (
 from calibre.errors import UserError
 
 SUFFIXES = (".csv", ".tsv")
+MOST_BYTES = 2**30  # of a table
+LONGEST_LINE = 2**16  # that is looked at to find what separates the columns
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,10 @@ def _line(path: Path, number: int, columns: Columns, names: list[str], line: lis
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Lines that are not blank, numbered from 1."""
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UserError(f"{path} has more than {MOST_BYTES / 1e9:.0f} GB; split it")
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
+            first = file.readline(LONGEST_LINE)
             file.seek(0)
             delimiter = max(",;\t", key=first.count)
             reader = csv.reader(file, delimiter=delimiter)
@@ -87,4 +91,4 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_whole(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and text.isascii()
+    return text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 19

@@ -2,7 +2,8 @@
 
 Processes, not threads: Pillow releases Python's lock while it decodes, but what surrounds the
 decoding of a small image takes as long as the decoding. A process is spoken to over a socket: a
-list of images in; problems, changes, prints and pixels out. ``python -m ...decoders FD`` is one.
+list of images in; problems, changes, prints and pixels out. ``python -m ...decoders SOCKET FILE``
+is one.
 
 Images are taken a block at a time, so that those of a stream are not all in memory at once.
 """
@@ -22,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
-from calibre.data.formats import EncodedImage
+from calibre.data.formats import EncodedImage, Shape, turns
 from calibre.data.formats.images import PRINT, Block, decode_block
 from calibre.errors import UserError
 
@@ -31,8 +32,6 @@ BLOCK_BYTES = 2**24  # of a block at most, decoded or not; one image may have mo
 AHEAD = 3  # blocks per process that may wait for an earlier one
 WORTH_PROCESSES = 1.0  # seconds that decoding must take in one process
 PER_IMAGE, PER_BYTE = 2e-4, 3e-8  # seconds, about: to open an image, to decode a compressed byte
-
-Shape = tuple[int, int, int]
 
 
 def decode(images: Iterable[EncodedImage], shape: Shape) -> Iterator[Block]:
@@ -110,10 +109,11 @@ class _Helper:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        handles = [theirs.fileno(), turns.shared_file().fileno()]
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
         self.process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-P", "-m", __name__, *map(str, handles)],
+            pass_fds=handles,
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             stderr=(log := tempfile.TemporaryFile()),  # noqa: SIM115, closed with the helper
@@ -171,7 +171,7 @@ def _bytes(image: EncodedImage) -> int:
         return len(image.content)
     try:
         return os.stat(image.content).st_size
-    except OSError:  # why, the decoder finds out
+    except (OSError, ValueError):  # why, the decoder finds out
         return 0
 
 
@@ -202,4 +202,5 @@ def _serve(connection: Connection) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done
+        turns.share(int(sys.argv[2]))
         _serve(Connection(int(sys.argv[1])))

@@ -1,89 +1,125 @@
 """Image files in folders: ``class/a.png``, or ``client/class/a.png`` where clients own images.
 
 ``train/`` and ``test/`` may stand above either; without them a test part is split off. A folder
-``unlabelled`` where a class would be holds images that nobody labelled.
+``unlabelled`` where a class would be holds images that nobody labelled, and so does every folder
+with a ``labels.csv`` beside its images: it says which of them somebody has labelled since.
 """
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from calibre.data import labels_file
 from calibre.data.formats import EncodedImage, Part, Raw, number_classes
+from calibre.data.formats.given import Given, given_labels
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+SUFFIXES = (
+    ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".dcm",
+    ".dicom",
+)  # fmt: skip
 NOBODY_KNOWS = ("unlabelled", "unlabeled")  # in place of a class
 LAYOUT = (
     "one sub-folder per class (above them, if wanted, one per client; above all train/ and test/)"
 )
+
+Folders = tuple[str, ...]  # that a file is in, below the place
 
 
 @dataclass(frozen=True)
 class Listing:
     """What lies below a folder; hidden files and folders do not count."""
 
-    images: tuple[tuple[tuple[str, ...], str], ...]  # folders below the place, and the path; sorted
-    others: Counter[str]  # files of other kinds, by suffix
-    empty: frozenset[tuple[str, ...]]  # folders with nothing in them
+    images: tuple[tuple[Folders, str], ...]  # and the path; sorted
+    others: tuple[str, ...]  # files of other kinds; sorted
+    labels: tuple[tuple[Folders, str], ...]  # files called labels.csv; those above come first
+    folders: frozenset[Folders]
 
     @property
     def files(self) -> list[str]:
-        return [path for _, path in self.images]
+        """All that decide what is read."""
+        return [path for _, path in (*self.images, *self.labels)]
+
+    def of_kind(self, suffix: str) -> list[Path]:
+        """Files of another kind."""
+        return [Path(path) for path in self.others if path.lower().endswith(suffix)]
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """An image of an unlabelled folder."""
+
+    path: str
+    client: str | None  # whose folder it is in, where clients have folders
+    label: str  # that labels.csv gives it; empty: none
+    labels_file: Path  # where a label for it is to be written
 
 
 def survey(place: Path) -> Listing:
     """Everything below ``place``, from the names alone."""
-    images: list[tuple[tuple[str, ...], str]] = []
-    others: Counter[str] = Counter()
-    empty = set()
-    waiting: list[tuple[tuple[str, ...], str, frozenset[tuple[int, int]]]]
+    images: list[tuple[Folders, str]] = []
+    others: list[str] = []
+    labels: list[tuple[Folders, str]] = []
+    seen: set[Folders] = set()
+    waiting: list[tuple[Folders, str, frozenset[tuple[int, int]]]]
     waiting = [((), str(place), frozenset())]
     while waiting:
         folders, path, above = waiting.pop()
-        about = os.stat(path)
-        if (here := (about.st_dev, about.st_ino)) in above:
-            continue  # a link to a folder above would go on for ever
-        with os.scandir(path) as found:
-            entries = [entry for entry in found if not entry.name.startswith(".")]
-        if folders and not entries:
-            empty.add(folders)
+        try:
+            about = os.stat(path)
+            if (here := (about.st_dev, about.st_ino)) in above:
+                continue  # a link to a folder above would go on for ever
+            with os.scandir(path) as found:
+                entries = [entry for entry in found if not entry.name.startswith(".")]
+        except OSError as error:
+            raise UserError(f"the folder {_shown(path)} cannot be read: {error.strerror}") from None
+        seen.add(folders)
         for entry in entries:
             if entry.is_dir():
                 waiting.append(((*folders, entry.name), entry.path, above | {here}))
-            elif entry.name.lower().endswith(SUFFIXES) and (entry.is_file() or entry.is_symlink()):
+            elif entry.name.lower().endswith(SUFFIXES) or _is_nameless_dicom(entry):
                 _check_name(entry.path)
                 images.append((folders, entry.path))
+            elif entry.name == labels_file.NAME:
+                _check_name(entry.path)
+                labels.append((folders, entry.path))
             else:
-                others[os.path.splitext(entry.name)[1].lower() or "no suffix"] += 1
-    return Listing(tuple(sorted(images)), others, frozenset(empty))
+                others.append(entry.path)
+    labels.sort(key=lambda found: (len(found[0]), found))
+    return Listing(tuple(sorted(images)), tuple(sorted(others)), tuple(labels), frozenset(seen))
 
 
 def read(place: Path, listing: Listing) -> Raw:
-    images = listing.images
+    given = given_labels(listing.labels)
+    images = _classified(listing, given)
     if not images:
         kinds = f", only files of other kinds ({_kinds(listing.others)})" if listing.others else ""
         raise UserError(
             f"{place} holds no images{kinds}; put images ({', '.join(SUFFIXES)}) in {LAYOUT}"
         )
-    # a class may be called "train": it names a part only where nothing but parts is beside it
-    in_parts = all(len(folders) > 1 and folders[0] in ("train", "test") for folders, _ in images)
+    in_parts = _in_parts(images)
     depth = _depth(place, images, in_parts)
     rows: dict[str, list[tuple[str, str, str]]] = {"train": [], "test": [], "unlabelled": []}
     for folders, path in images:
         part = folders[0] if in_parts else "train"
-        if folders[-1] in NOBODY_KNOWS:
+        label = folders[-1]
+        if label in NOBODY_KNOWS:
+            label = given.take(path)
+        else:
+            given.compare(path, label)
+        if not label:
             if part == "test":
                 raise UserError(
                     f"{path} is a test image without a label: nothing can be scored on it; put "
                     f"unlabelled images below train/, or take them away"
                 )
             part = "unlabelled"
-        rows[part].append((folders[-depth], folders[-1], path))
+        rows[part].append((folders[-depth], label, path))
     if not rows["train"]:
         only = "in test/ but none in train/" if rows["test"] else "but none with a label"
         raise UserError(f"{place} has images {only}; put those to train on in {LAYOUT}")
@@ -104,19 +140,81 @@ def read(place: Path, listing: Listing) -> Raw:
         train,
         test if rows["test"] else None,
         unlabelled if rows["unlabelled"] else None,
-        notes=tuple(_notes(listing, classes, depth + in_parts)),
+        notes=(*_notes(listing, images, classes, depth, in_parts), *given.notes()),
+        left_out=(
+            *((_shown(path), "is of a kind that is not read") for path in listing.others),
+            *given.left_out(),
+        ),
     )
+
+
+def unlabelled_images(place: Path) -> list[Unlabelled]:
+    """All images of unlabelled folders below ``place``, those with a label in labels.csv too.
+
+    Images that lie in ``place`` itself count as such: a ``labels.csv`` beside them is all it takes.
+    """
+    listing = survey(place)
+    given = given_labels(listing.labels)
+    images = [
+        ((NOBODY_KNOWS[0],) if folders == () else folders, path)
+        for folders, path in _classified(listing, given)
+    ]
+    depth = _depth(place, images, in_parts := _in_parts(images)) if images else 1
+    return [
+        Unlabelled(
+            path,
+            folders[in_parts] if depth == 2 else None,
+            given.take(path),
+            Path(path).parent / labels_file.NAME,
+        )
+        for folders, path in images
+        if folders[-1] in NOBODY_KNOWS
+    ]
+
+
+def _classified(listing: Listing, given: Given) -> list[tuple[Folders, str]]:
+    """Every image in the folder of a class, or in ``unlabelled``."""
+    return [
+        (
+            (*folders, NOBODY_KNOWS[0])
+            if folders in given.beside and folders[-1:] not in [(name,) for name in NOBODY_KNOWS]
+            else folders,
+            path,
+        )
+        for folders, path in listing.images
+    ]
+
+
+def _in_parts(images: Sequence[tuple[Folders, str]]) -> bool:
+    """A class may be called "train": it names a part where nothing but parts is beside it."""
+    return all(len(folders) > 1 and folders[0] in ("train", "test") for folders, _ in images)
 
 
 def _check_name(path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError:
-        shown = path.encode(errors="surrogateescape").decode(errors="replace")
-        raise UserError(f"{shown}: its name is not UTF-8; rename it") from None
+        raise UserError(f"{_shown(path)}: its name is not UTF-8; rename it") from None
 
 
-def _depth(place: Path, images: Sequence[tuple[tuple[str, ...], str]], in_parts: bool) -> int:
+def _shown(path: str) -> str:
+    """A name that can be written, whatever bytes it is made of."""
+    return path.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _is_nameless_dicom(entry: "os.DirEntry[str]") -> bool:
+    """Scanners call files IM000017 or 1.2.840.113619.2: no suffix, or a number."""
+    suffix = os.path.splitext(entry.name)[1]
+    if (suffix and not suffix[1:].isdecimal()) or entry.name == "DICOMDIR" or not entry.is_file():
+        return False
+    try:
+        with open(entry.path, "rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def _depth(place: Path, images: Sequence[tuple[Folders, str]], in_parts: bool) -> int:
     """How many folders a file is in, below train/ and test/: 1, or 2 where clients own images."""
     depths = {len(folders) - in_parts for folders, _ in images}
     if len(depths) == 1 and depths <= {1, 2}:
@@ -130,16 +228,30 @@ def _depth(place: Path, images: Sequence[tuple[tuple[str, ...], str]], in_parts:
     raise UserError(f"{odd} is not where the others suggest; {place} needs {LAYOUT}")
 
 
-def _notes(listing: Listing, classes: Iterable[str], depth: int) -> Iterable[str]:
+def _notes(
+    listing: Listing,
+    images: Iterable[tuple[Folders, str]],
+    classes: Iterable[str],
+    depth: int,
+    in_parts: bool,
+) -> Iterator[str]:
     if listing.others:
-        yield (
-            f"files of other kinds, not read: {listing.others.total():,} ({_kinds(listing.others)})"
-        )
-    empty = {folders[-1] for folders in listing.empty if len(folders) == depth}
-    if nowhere := sorted(empty - {*classes, *NOBODY_KNOWS}):
-        yield f"no image is of class {', '.join(map(repr, nowhere))}: the class was left out"
+        count = len(listing.others)
+        yield f"files of other kinds, not read: {count:,} ({_kinds(listing.others)})"
+
+    def without_images(level: int, known: Iterable[str]) -> str:
+        names = {folders[level] for folders in listing.folders if len(folders) == level + 1}
+        return ", ".join(repr(_shown(name)) for name in sorted(names - {*known}))
+
+    if depth == 2 and (
+        empty := without_images(int(in_parts), {folders[in_parts] for folders, _ in images})
+    ):
+        yield f"clients whose folders hold no image, left out: {empty}"
+    if nowhere := without_images(depth - 1 + in_parts, {*classes, *NOBODY_KNOWS}):
+        yield f"no image is of class {nowhere}: the class was left out"
 
 
-def _kinds(others: Counter[str]) -> str:
-    shown = [f"{count:,} {suffix}" for suffix, count in others.most_common(4)]
-    return ", ".join(shown + (["..."] if len(others) > 4 else []))
+def _kinds(others: Iterable[str]) -> str:
+    kinds = Counter(_shown(os.path.splitext(path)[1].lower()) or "no suffix" for path in others)
+    shown = [f"{count:,} {suffix}" for suffix, count in kinds.most_common(4)]
+    return ", ".join(shown + (["..."] if len(kinds) > 4 else []))

@@ -1,8 +1,6 @@
-"""From compressed images to arrays: decoding, turning upright, gray or colour, resizing."""
+"""Many images: what they say of themselves, their pixels in one array, arrays resized."""
 
 import hashlib
-import io
-import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,19 +9,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
-from calibre.data.formats import EncodedImage, Pixels
+from calibre.data.formats import EncodedImage, Pixels, Shape, UnreadableError
+from calibre.data.formats.opening import opened
+from calibre.data.formats.rendering import as_array
 from calibre.errors import UserError
 
-MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 2**26  # a file of a few bytes can claim to hold any number
-SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 LARGEST = 64  # pixels that we choose, where sizes differ: what a CPU trains in minutes
 PRINT = "V16"  # a hash of an image's pixels
-
-# What had to be done to an image; a datasheet counts these.
-TURNED, FLATTENED, DEEP, DIM = "turned upright", "laid on white", "16 bits", "16 bits, all dim"
-CMYK, MADE_GRAY, RESIZED = "from CMYK", "made gray", "resized"
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class Survey:
     def alike(self) -> bool:
         return len(self.sizes) == 1
 
-    def shape(self, size: int | None = None) -> tuple[int, int, int]:
+    def shape(self, size: int | None = None) -> Shape:
         """Height, width and channels that all images will have."""
         height, width = next(iter(self.sizes))
         if size or not self.alike:
@@ -76,9 +70,8 @@ def survey(images: Iterable[EncodedImage], count: int) -> Survey:
         for image in images:
             try:
                 with opened(image) as picture:
-                    turned = "exif" in picture.info and _orientation(picture) in SIDEWAYS
-                    sizes[picture.size if turned else picture.size[::-1]] += 1
-                    colour = colour or not _is_gray(picture)
+                    sizes[picture.size] += 1
+                    colour = colour or not picture.gray
             except UnreadableError as error:
                 problem = problem or f"{image.name} {error}"
     if not sizes:
@@ -86,7 +79,7 @@ def survey(images: Iterable[EncodedImage], count: int) -> Survey:
     return Survey(sizes, colour)
 
 
-def decode_block(images: Sequence[EncodedImage], shape: tuple[int, int, int]) -> Block:
+def decode_block(images: Sequence[EncodedImage], shape: Shape) -> Block:
     """All of ``images`` in one array; ``shape`` is height, width and channels."""
     pixels = np.zeros((len(images), *shape), np.uint8)
     problems: dict[int, str] = {}
@@ -95,7 +88,7 @@ def decode_block(images: Sequence[EncodedImage], shape: tuple[int, int, int]) ->
         for place, image in enumerate(images):
             try:
                 with opened(image) as picture:
-                    pixels[place], changed = _upright(picture, shape)
+                    pixels[place], changed = picture.pixels(shape)
                 changes.update(changed)
             except UnreadableError as error:
                 problems[place] = str(error)
@@ -121,65 +114,7 @@ def resize(images: Pixels, size: int | None, block: int) -> Iterator[Pixels]:
 def _resized(image: Pixels, size: int) -> Pixels:
     channels = image.shape[-1]
     picture = Image.fromarray(image[..., 0] if channels == 1 else np.ascontiguousarray(image))
-    return _array(picture.resize((size, size), Image.Resampling.BILINEAR), channels)
-
-
-def _upright(picture: Image.Image, shape: tuple[int, int, int]) -> tuple[Pixels, list[str]]:
-    """The pixels of an image as they shall be, and what had to be done for that."""
-    height, width, channels = shape
-    changed = []
-    if picture.size != (width, height):
-        # a JPEG can be decoded at a fraction of its size: most of the time that photographs take
-        picture.draft(None, (2 * width, 2 * height))
-    if "exif" in picture.info and _orientation(picture) not in (None, 1):
-        ImageOps.exif_transpose(picture, in_place=True)
-        changed.append(TURNED)
-    if picture.mode.startswith("I"):
-        picture, word = _eight_bits(picture)
-        changed.append(word)
-    elif picture.has_transparency_data:
-        clear = picture.convert("RGBA")
-        if clear.getchannel("A").getextrema() != (255, 255):
-            white = Image.new("RGBA", clear.size, "white")
-            picture = Image.alpha_composite(white, clear)  # as a browser shows it
-            changed.append(FLATTENED)
-    elif picture.mode == "CMYK":
-        changed.append(CMYK)
-    mode = "L" if channels == 1 else "RGB"
-    if picture.mode != mode:
-        if channels == 1 and not _is_gray(picture) and not changed:
-            changed.append(MADE_GRAY)
-        picture = picture.convert(mode)
-    if picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-        changed.append(RESIZED)
-    return _array(picture, channels), changed
-
-
-def _eight_bits(picture: Image.Image) -> tuple[Image.Image, str]:
-    """Pillow would clip 16 bits a pixel to 255; we keep the upper eight."""
-    values = np.asarray(picture)
-    if values.min() < 0 or values.max() > 65535:
-        raise ValueError("its pixels have 32 bits; save it with 8 or 16")
-    word = DEEP if values.max() >= 4096 else DIM
-    return Image.fromarray((values >> 8).astype(np.uint8)), word
-
-
-def _array(picture: Image.Image, channels: int) -> Pixels:
-    return np.asarray(picture).reshape(picture.height, picture.width, channels)
-
-
-def _is_gray(picture: Image.Image) -> bool:
-    return picture.mode in ("1", "L", "LA", "La") or picture.mode.startswith("I")
-
-
-def _orientation(picture: Image.Image) -> int | None:
-    orientation: int | None = picture.getexif().get(ExifTags.Base.Orientation)
-    return orientation
-
-
-class UnreadableError(Exception):
-    """Why an image cannot be read, to be said after its name."""
+    return as_array(picture.resize((size, size), Image.Resampling.BILINEAR), channels)
 
 
 @contextmanager
@@ -188,30 +123,3 @@ def _own_words() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextmanager
-def opened(image: EncodedImage) -> Iterator[Image.Image]:
-    """An image of a kind and size that can be decoded."""
-    content = image.content
-    try:
-        if isinstance(content, str) and not os.path.isfile(content):  # a pipe would never answer
-            raise FileNotFoundError("there is no such file")
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as picture:
-            wide, high = picture.size
-            if wide * high > MOST_PIXELS:
-                raise Image.DecompressionBombError
-            if picture.mode == "F":
-                raise ValueError("its pixels are floating-point numbers; save it with 8 bits")
-            yield picture
-    except Image.DecompressionBombError:
-        raise UnreadableError(
-            f"has more than {MOST_PIXELS / 1e6:.0f} million pixels; make it smaller"
-        ) from None
-    except UnidentifiedImageError:
-        raise UnreadableError("is no image of a kind that is known; take it away") from None
-    except Exception as error:  # every one of Pillow's decoders fails in a way of its own
-        said = str(error).replace(str(content), "it") if isinstance(content, str) else str(error)
-        raise UnreadableError(
-            f"cannot be decoded: {said or type(error).__name__}; repair the file or take it away"
-        ) from None

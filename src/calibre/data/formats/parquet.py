@@ -9,17 +9,16 @@ Labels and owners are read at once; images stay in their file until somebody com
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from calibre.data.formats import EncodedImage, Raw
+from calibre.data.formats.parquet_file import Rows, between, images_of, open_file, values_of
 from calibre.data.formats.table import (
     IMAGE_NAMES,
     PARTS,
@@ -33,10 +32,6 @@ from calibre.data.formats.table import (
 from calibre.errors import UserError
 
 PART = re.compile(r"(train|test)(?![a-z])")
-BATCH, BATCH_BYTES = 512, 2**22  # images, and about how many bytes of them, in memory at a time
-BUFFER = 2**20  # bytes read of a file at a time; without it, a row group: often the whole file
-
-Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +52,9 @@ class Stored:
     def __iter__(self) -> Iterator[EncodedImage]:
         ends = accumulate(self.lengths, initial=0)
         for path, (start, end) in zip(self.files, pairwise(ends), strict=True):
-            if len(here := _between(self.rows, start, end)):
-                yield from _images(path, self.column, here)
-
-
-def parquet_files(place: Path) -> list[Path]:
-    is_one = place.is_file() and place.suffix == ".parquet"
-    return [place] if is_one else sorted(place.rglob("*.parquet"))
+            here = between(self.rows, start, end)
+            for row, value in images_of(path, self.column, here) if len(here) else ():
+                yield read_image(path, row, self.column, value)
 
 
 def read(
@@ -72,10 +63,14 @@ def read(
     label_column: str | None = None,
     client_column: str | None = None,
     classes: tuple[str, ...] | None = None,
+    files: Sequence[Path] = (),
 ) -> Raw:
-    """``classes`` names integer labels; without it the file's own names or values do."""
-    files = parquet_files(place)
-    schema = _open(files[0]).schema_arrow
+    """``classes`` names integer labels; without it the file's own names or values do.
+
+    ``files`` are those of a folder; without them all that are called ``*.parquet``.
+    """
+    files = files or ([place] if place.is_file() else sorted(place.rglob("*.parquet")))
+    schema = open_file(files[0]).schema_arrow
     columns = choose_columns(
         files[0],
         schema.names,
@@ -98,7 +93,7 @@ def read(
     return assemble(place, rows, images, classes or _hugging_face_classes(schema, columns.label))
 
 
-def _parts(place: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
+def _parts(place: Path, files: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path]]:
     """Files to train on and to test on, by their names or the folders they are in."""
     if place.is_file():
         return files, []
@@ -116,62 +111,10 @@ def _parts(place: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
 
 def _rows(path: Path, columns: Columns, part: str) -> list[Row]:
     names = columns.about
-    with _reading(path, *names):
-        table = _open(path).read(columns=names)
-        values = [table.column(name).to_pylist() for name in names]
     return [
         read_row(path, number, columns, dict(zip(names, row, strict=True)), part)
-        for number, row in enumerate(zip(*values, strict=True))
+        for number, row in enumerate(zip(*values_of(path, names), strict=True))
     ]
-
-
-def _images(path: Path, column: str, rows: Rows) -> Iterator[EncodedImage]:
-    """The images in ``rows`` of one file; row groups without any are not read."""
-    file = _open(path)
-    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
-    ends = accumulate((group.num_rows for group in groups), initial=0)
-    for number, (start, end) in enumerate(pairwise(ends)):
-        wanted = _between(rows, start, end)
-        if not len(wanted):
-            continue
-        each = groups[number].total_byte_size / (end - start)  # bytes of a row
-        size = max(1, min(BATCH, int(BATCH_BYTES / max(each, 1))))
-        first = 0
-        with _reading(path, column):
-            for batch in file.iter_batches(size, row_groups=[number], columns=[column]):
-                values = batch.column(0)
-                for row in _between(wanted, first, first + len(batch)).tolist():
-                    yield read_image(path, start + first + row, column, values[row].as_py())
-                first += len(batch)
-                if first > wanted[-1]:
-                    break
-
-
-def _between(rows: Rows, start: int, end: int) -> Rows:
-    """Those from ``start`` to before ``end``, counted from there; ``rows`` ascend."""
-    first, last = np.searchsorted(rows, (start, end))
-    return rows[first:last] - start
-
-
-def _open(path: Path) -> Any:
-    import pyarrow as pa  # imported late: it takes half a second
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path} cannot be read as a parquet file: {error}") from error
-
-
-@contextmanager
-def _reading(path: Path, *columns: str) -> Iterator[None]:
-    """What goes wrong inside is told of these columns."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise UserError(f"{path}: columns {', '.join(columns)} cannot be read: {error}") from error
 
 
 def _image_columns(schema: Any) -> list[str]:
@@ -198,6 +141,10 @@ def _label_columns(schema: Any) -> list[str]:
 
 def _hugging_face_classes(schema: Any, label: str) -> tuple[str, ...] | None:
     """The names that Hugging Face's ``datasets`` writes into the schema's metadata."""
-    about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    names = about.get("info", {}).get("features", {}).get(label, {}).get("names")
-    return tuple(names) if names else None
+    try:
+        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        names = about["info"]["features"][label]["names"]
+    except (ValueError, LookupError, TypeError, RecursionError):  # absent, or of another make
+        return None
+    said = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return tuple(names) if said and names else None

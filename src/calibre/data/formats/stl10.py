@@ -18,7 +18,10 @@ def read(folder: Path) -> Raw:
     if (folder / UNLABELLED_FILE).exists():
         images = _images(folder / UNLABELLED_FILE)
         unlabelled = Part(images, np.full(len(images), UNLABELLED, dtype=np.int64))
-    classes = tuple((folder / "class_names.txt").read_text(encoding="utf-8").split())
+    try:
+        classes = tuple((folder / "class_names.txt").read_text(encoding="utf-8").split())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{folder / 'class_names.txt'} is damaged: {error}; get it again") from None
     return Raw(classes, _part(folder, "train"), _part(folder, "test"), unlabelled)
 
 

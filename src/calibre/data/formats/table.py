@@ -80,14 +80,18 @@ def _choose(
 ) -> str | None:
     if wanted is not None and wanted not in names:
         raise UserError(
-            f"data.{what}_column = '{wanted}': {path} has no such column, only {', '.join(names)}"
+            f"data.{what}_column = '{wanted}': {path} has no such column, only {_some(names)}"
         )
     if wanted is None and must and len(likely) != 1:
         raise UserError(
             f"{path}: which column holds the {what}? Set data.{what}_column to one of "
-            f"{', '.join(likely or names)}"
+            f"{_some(likely or names)}"
         )
     return wanted or (likely[0] if likely else None)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def read_row(
@@ -104,7 +108,13 @@ def read_row(
                 f"{path}: row {number} has '{row[columns.split]}' in column '{columns.split}': "
                 "it must be train or test"
             )
-    label = _label(row[columns.label])
+    try:
+        label = _label(row[columns.label])
+    except ValueError as error:
+        raise UserError(
+            f"{path}: row {number} has {error} in column '{columns.label}': labels are whole "
+            "numbers or names"
+        ) from None
     if label is None and part == "test":
         raise UserError(
             f"{path}: row {number} is a test image with nothing in column '{columns.label}': "
@@ -116,7 +126,7 @@ def read_row(
 def read_image(path: Path, number: int, column: str, value: Any) -> EncodedImage:
     """What a row holds in its image column: bytes, the path of a file, or a struct of both."""
     _check_filled(path, number, column, value)
-    content = (value["bytes"] or value.get("path")) if isinstance(value, dict) else value
+    content = (value.get("bytes") or value.get("path")) if isinstance(value, dict) else value
     if content is None:
         raise UserError(f"{path}: row {number} has neither image bytes nor a path")
     if isinstance(content, str):
@@ -130,7 +140,7 @@ def read_image(path: Path, number: int, column: str, value: Any) -> EncodedImage
 
 
 def _check_filled(path: Path, number: int, column: str, value: Any) -> None:
-    if value is None or value == "":
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         raise UserError(
             f"{path}: row {number} has nothing in column '{column}'; fill it in or take the row "
             "away"
@@ -141,6 +151,8 @@ def _label(value: Any) -> Any:
     """None where there is none; pandas writes numbers with gaps among them as 1.0, 2.0, nan."""
     if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
         return None if math.isnan(value) else int(value)
+    if isinstance(value, float):
+        raise ValueError(f"{value:g}")
     return None if value == "" else value
 
 
