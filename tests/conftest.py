@@ -13,7 +13,8 @@ TINY = (
     "federation.clients=5", "federation.novel=2", "federation.samples=40",
     "federation.test_samples=12", "federation.labels=3", "network.width=2",
     "method.sgd.batch=16", "training.rounds=3", "training.clients_per_round=3",
-    "training.epochs=1", "personal.epochs=2", "personal.floors=[]", "engine.workers=0",
+    "training.epochs=1", "personal.head=paper", "personal.epochs=2", "personal.floors=[]",
+    "engine.workers=0",
 )  # fmt: skip
 
 
@@ -40,7 +41,11 @@ def tiny() -> Callable[..., Experiment]:
         method = [change for change in changes if change.startswith("method.name=")]
         self_supervised = method in ([], ["method.name=calibre"], ["method.name=pfl-ssl"])
         heads = ["method.objective.hidden=8", "method.objective.projection=4"]
-        small = heads if self_supervised else []
+        calibre = method in ([], ["method.name=calibre"])
+        small = [
+            *(heads if self_supervised else []),
+            *(["method.labels.weight=0"] if calibre else []),
+        ]
         rest = [change for change in changes if change not in method]
         return read(None, [*method, *TINY, *small, *rest])
 

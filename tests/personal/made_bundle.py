@@ -6,15 +6,18 @@ import numpy as np
 import torch
 from PIL import Image
 
+from calibre import rng
 from calibre.data.augment import Normalization
 from calibre.local.features import encode
-from calibre.models.network import Problem, build_encoder
-from calibre.personal.arrival import fit_head
+from calibre.models.network import Head, Problem, build_encoder
 from calibre.personal.assemble import Making, assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.heads import Samples
-from calibre.sections import NetworkSettings, PersonalSettings
+from calibre.personal.holdout import HeldOut, cross_validate
+from calibre.personal.solve import Problem as SolvedProblem
+from calibre.personal.solve import fold, scaling, solve_heads, standardise
+from calibre.sections import NetworkSettings
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 220)}
 STRANGER = (250, 240, 20)
@@ -42,6 +45,24 @@ def images(per_class: int, first_seed: int = 0):
     return np.stack([image for image, _ in drawn]), np.array([label for _, label in drawn])
 
 
+def fit_head(labelled: Samples, classes: int, strength: float = 1.0) -> tuple[Head, HeldOut]:
+    """A solved head, and what such heads say of images held out."""
+    by = scaling(labelled.features)
+    x = standardise(labelled.features, by)
+
+    def solved(rows: torch.Tensor) -> Head:
+        (head,) = solve_heads([SolvedProblem(x[rows], labelled.labels[rows], strength)], classes)
+        raw = fold(head, by)
+        return Head(raw.weight.float(), raw.bias.float())
+
+    def refit(trained):
+        for rows in trained:
+            yield labelled.features, torch.nn.functional.linear(labelled.features, *solved(rows))
+
+    everything = torch.arange(len(labelled.labels))
+    return solved(everything), cross_validate(labelled.labels, refit, rng.stream(0, "folds"))
+
+
 def making(per_class: int = 12, test: int | None = 10, client: str = "clinic", classes=None,
            encoders: int = 1, **changes) -> Making:  # fmt: skip
     problem = Problem(SIZE, 3, 3, NETWORK, seed=0)
@@ -53,7 +74,7 @@ def making(per_class: int = 12, test: int | None = 10, client: str = "clinic", c
         return Samples(torch.cat(parts, 1), torch.from_numpy(labels))
 
     labelled = samples(per_class, 0)
-    head, held_out = fit_head(labelled, 3, PersonalSettings(), seed=0)
+    head, held_out = fit_head(labelled, 3)
     strangers = torch.from_numpy(np.stack([square(STRANGER, i) for i in range(20)]))
     facts = {
         "client": client,

@@ -61,7 +61,7 @@ def making(
     client = host.prepared(METHOD, state, scored.client)
     site, _, test = client
     kept = Kept.of(scored.tensors)
-    encoders, head = as_classifier(method, site.network, kept.own, host.pool.shape[2])
+    encoders, head = as_classifier(method, site.network, kept.own)
     encoders = copy.deepcopy(encoders)  # the host's network goes on to serve others
     both = SideBySide(encoders)
 

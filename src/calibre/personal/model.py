@@ -1,10 +1,10 @@
 """A client's personal model: what of it is the client's own, and how well it does."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -95,16 +95,15 @@ def own_encoder(kept: Tensors | None) -> Tensors:
 
 def part_tensors(parts: Sequence[nn.Module]) -> Tensors:
     """How further parts beside the encoder are kept: ``parts.1.directions`` and so on."""
-    return {
-        f"parts.{i}.{name}": tensor
-        for i, part in enumerate(parts, start=1)
-        for name, tensor in take(part).items()
-    }
+    kept: Tensors = {}
+    for i, part in enumerate(parts, start=1):
+        assert isinstance(part, Components)
+        kept |= {f"parts.{i}.{name}": tensor for name, tensor in take(part).items()}
+        kept[f"parts.{i}.side"] = torch.tensor(part.pixels.side)
+    return kept
 
 
-def as_classifier(
-    method: Method, network: nn.Module, own: Tensors, channels: int
-) -> tuple[list[nn.Module], Head]:
+def as_classifier(method: Method, network: nn.Module, own: Tensors) -> tuple[list[nn.Module], Head]:
     """Parts side by side and one linear head: all that a personal model is, of any method.
 
     ``network`` holds the common start, the server's model and what the client kept.
@@ -114,16 +113,17 @@ def as_classifier(
     encoder = network.get_submodule("encoder")
     if head is not None and all(belongs(name, ("encoder", "head", "parts")) for name in own):
         put(network, {name: t for name, t in own.items() if belongs(name, ("encoder",))})
-        return [encoder, *_further_parts(own, channels)], head
+        return [encoder, *_further_parts(own)], head
     put(network, {name: tensor for name, tensor in own.items() if name in known})
     return method.classifier(network)
 
 
-def _further_parts(own: Tensors, channels: int) -> list[nn.Module]:
+def _further_parts(own: Tensors) -> list[nn.Module]:
     directions = own.get("parts.1.directions")
     if directions is None:
         return []
     pixels, count = directions.shape
-    part = Components(channels, math.isqrt(pixels // channels), count)
+    side = int(own["parts.1.side"])
+    part = Components(pixels // side**2, side, count)
     put(part, {"centre": own["parts.1.centre"], "directions": directions})
     return [part]

@@ -85,7 +85,7 @@ class Own:
                 with rng.isolated(site.seed, "personal", site.round, site.client):
                     own = take(self.train(method, state, kept, part))
                 part.load(state.groups.get("model"), kept)
-                encoders, head = as_classifier(method, part.network, own, site.images.shape[3])
+                encoders, head = as_classifier(method, part.network, own)
                 z = encode(SideBySide(encoders), images, site.normalization)
                 yield z, F.linear(z, *head)
 
