@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibre.errors import UserError
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method
@@ -66,4 +67,9 @@ def as_classifier(method: Method, network: nn.Module, own: Tensors) -> tuple[lis
     if added == {"head.weight", "head.bias"}:  # a head on a network that has none
         head = Head(own["head.weight"], own["head.bias"])
         return [network.get_submodule("encoder")], head
+    if added:
+        raise UserError(
+            f"the personal models of {method.label} cannot be bundled: a bundle holds an encoder "
+            f"and a linear head, and these also have {sorted(added)[0]}"
+        )
     return method.classifier(network)
