@@ -18,9 +18,10 @@ from torch import nn
 
 from calibre.engine.child import ENVIRONMENT
 from calibre.experiment import Experiment
-from calibre.methods.method import Method
+from calibre.methods.self_supervised import build_objective
 from calibre.models.network import Classifier, Problem, build_classifier, to_fast_layout
-from calibre.ssl.objective import Objective
+from calibre.ssl.objective import Objective, ObjectiveSettings, Sample
+from calibre.ssl.objective import Step as Told
 
 Step = Callable[[], None]
 
@@ -31,7 +32,8 @@ def steps(experiment: Experiment, batch: int) -> list[Step]:
     problem = Problem(32, 3, 10, experiment.network, experiment.seed)
     epochs = experiment.training.epochs
     if hasattr(method, "objective"):
-        return [_objective_step(method, problem, batch)] * epochs
+        both = method.name == "calibre"  # where Calibre will use both views' z and h
+        return [_objective_step(method.objective, problem, batch, both)] * epochs
     full, head = _classifier_steps(problem, batch)
     return {
         "fedavg": [full] * epochs,
@@ -41,19 +43,26 @@ def steps(experiment: Experiment, batch: int) -> list[Step]:
     }[method.name]
 
 
-def _objective_step(method: Method, problem: Problem, batch: int) -> Step:
-    """A step of the objective; where Calibre will use both views' z and h, they are computed."""
-    network = cast(Objective, to_fast_layout(method.build(problem), torch.device("cpu")).train())
-    network.calibrated = method.name == "calibre"
+def _objective_step(objective: ObjectiveSettings, problem: Problem, batch: int, both: bool) -> Step:
+    """A step of the objective alone; with ``both``, the z and h of both views are computed."""
+    built = build_objective(objective, problem)
+    network = cast(Objective, to_fast_layout(built, torch.device("cpu")).train())
     a, b = (_images(batch) for _ in range(2))
-    network.begin_round(lambda count: _images(min(count, batch)))
+    network.begin_round(lambda count: _sample(min(count, batch)))
+    told = Told(
+        rows=torch.arange(batch),
+        labels=torch.full((batch,), -1),
+        progress=0.0,
+        random=lambda purpose: torch.Generator(),
+        both=both,
+    )
     optimizer = _sgd(network)
 
     def step() -> None:
         optimizer.zero_grad()
-        pair = network(a, b)
+        pair = network(a, b, told)
         loss = pair.loss
-        if network.calibrated:
+        if both:
             loss = loss + 0 * (pair.h_a.sum() + pair.h_b.sum())
         loss.backward()
         optimizer.step()
@@ -83,6 +92,10 @@ def _classifier_steps(problem: Problem, batch: int) -> tuple[Step, Step]:
         network.encoder.train()
 
     return full, head
+
+
+def _sample(count: int) -> Sample:
+    return Sample(torch.arange(count), _images(count))
 
 
 def _images(count: int) -> torch.Tensor:

@@ -15,12 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from calibre.deploy.codec import pack, room_for, unpack
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from calibre.deploy import launch
+from calibre.deploy.messages import KIND
+from calibre.engine.messages import pack, room_for, unpack
 from calibre.models.resnet import resnet18
 from calibre.tensors import Tensors, take
 
@@ -33,7 +34,12 @@ client = ClientApp()
 def _record(tensors: Tensors, kind: str) -> ArrayRecord:
     if kind == "tensor by tensor":
         return ArrayRecord(tensors)
-    return ArrayRecord({"block": pack(tensors, half=kind.endswith("half"))})
+    return _packed(tensors, half=kind.endswith("half"))
+
+
+def _packed(tensors: Tensors, half: bool = False) -> ArrayRecord:
+    block = pack(tensors, half)
+    return ArrayRecord({"block": Array("uint8", (len(block),), KIND, block)})
 
 
 @client.train()
@@ -41,8 +47,7 @@ def echo(message: Message, context: Context) -> Message:
     """A site that reads the model and sends one of the same size back."""
     record = message.content.array_records["model"]
     if "block" in record:
-        tensors = unpack(record["block"], 2**30)
-        answer = ArrayRecord({"block": pack(tensors)})
+        answer = _packed(unpack(record["block"].data, 2**30))
     else:
         answer = ArrayRecord(record.to_torch_state_dict())
     return Message(RecordDict({"model": answer}), reply_to=message)
@@ -74,7 +79,7 @@ def measure() -> list[dict[str, Any]]:
     """Bytes of a block against its tensors', and seconds of a round against Flower's own way."""
     tensors = take(resnet18(channels=3, width=64, stem="cifar"))
     own = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    block = len(pack(tensors).data)
+    block = len(pack(tensors))
     assert block <= room_for(tensors)
     seconds = {kind: statistics.median(times) for kind, times in _on_loopback().items()}
     return [
@@ -85,7 +90,7 @@ def measure() -> list[dict[str, Any]]:
             "settings": {
                 "tensors": len(tensors),
                 "bytes": block,
-                "half": len(pack(tensors, True).data),
+                "half": len(pack(tensors, half=True)),
             },
         },
         {

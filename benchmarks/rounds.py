@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from calibre.engine.store import RunFolder
 
 from benchmarks.bare import BareLoops
 from calibre.data import federation as federations
@@ -20,6 +19,7 @@ from calibre.engine.crew import Processes
 from calibre.engine.host import Host
 from calibre.engine.rounds import Run
 from calibre.experiment import Experiment, read
+from calibre.run_folder import RunFolder
 
 SUPERVISED = ("fedavg", "fedrep", "ditto", "apfl")
 

@@ -1,6 +1,8 @@
 import pytest
 
-from calibre.engine import rounds, suite
+from calibre import suite
+from calibre.deploy import simulation
+from calibre.engine import rounds
 from calibre.errors import UserError
 
 
@@ -25,3 +27,23 @@ def test_methods_share_a_federation_and_none_is_run_twice(tiny, tmp_path, monkey
     assert len({result["federation"] for result in results}) == 1
     monkeypatch.setattr(rounds, "run", lambda *a: pytest.fail("it was finished"))
     assert suite.run(chosen, tmp_path, lambda event: None) == results
+
+
+def test_every_run_is_carried_out_by_the_engine_that_its_experiment_names(
+    tiny, tmp_path, monkeypatch
+):
+    asked = []
+
+    def simulate(experiment, folder, emit):
+        asked.append((experiment.method.name, folder))
+        return rounds.run(experiment, folder, emit)  # the same bits, as simulations give them
+
+    monkeypatch.setattr(simulation, "simulate", simulate)
+    base = tiny("engine.runtime=flower-sim", "training.rounds=1")
+    chosen = suite.variants(base, ["fedavg", "fedrep"], [0])
+    results = suite.run(chosen, tmp_path, lambda event: None)
+    assert asked == [(e.method.name, tmp_path / e.folder_name) for e in chosen]
+    assert [result["method"] for result in results] == ["FedAvg", "FedRep"]
+    at_sites = suite.variants(tiny("engine.runtime=flower"), ["fedavg"], [1])
+    with pytest.raises(UserError, match="sites train this run"):
+        suite.run(at_sites, tmp_path, lambda event: None)

@@ -1,4 +1,5 @@
 import pytest
+import safetensors.torch as st
 import torch
 from torch import nn
 
@@ -6,11 +7,14 @@ from calibre.tensors import (
     WeightedMean,
     belongs,
     check_like,
+    digest,
     grouped,
     prefixed,
     put,
+    read_file,
     step_towards,
     take,
+    to_file,
 )
 
 
@@ -108,3 +112,70 @@ def test_tensors_come_in_the_order_of_their_names_whatever_a_file_or_pipe_did():
 def test_groups_survive_the_flat_table():
     groups = {"model": {"encoder.w": torch.ones(1)}, "control": {"encoder.w": torch.zeros(1)}}
     assert grouped(prefixed(groups)) == groups
+
+
+FILED = {
+    "b.weight": torch.tensor([[1 / 3, -0.0], [1e-45, 2.0]]),
+    "a.count": torch.tensor([2**40, -1]),
+    "c.none": torch.zeros(0, 3),
+    "d.one": torch.tensor(0.1, dtype=torch.float64),
+}
+
+
+def test_a_file_comes_back_bit_for_bit_and_in_the_order_of_its_names(tmp_path):
+    (tmp_path / "f").write_bytes(to_file(FILED))
+    back = read_file(tmp_path / "f")
+    assert list(back) == sorted(FILED)
+    for name, tensor in FILED.items():
+        assert (back[name].dtype, back[name].shape) == (tensor.dtype, tensor.shape)
+        assert back[name].numpy().tobytes() == tensor.numpy().tobytes()
+    assert to_file(back) == to_file(FILED)  # whatever order they were given in
+
+
+def test_a_file_is_read_by_anybody_who_knows_safetensors(tmp_path):
+    (tmp_path / "f").write_bytes(to_file(FILED))
+    assert torch.equal(st.load_file(tmp_path / "f")["b.weight"], FILED["b.weight"])
+
+
+def test_no_bit_can_change_unnoticed(tmp_path):
+    """Each bit of the file in turn: of the checksum, the layout, the padding, the values."""
+    content = to_file({"w": torch.tensor([1.5, -2.0])})
+    for position in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[position // 8] ^= 1 << position % 8
+        (tmp_path / "f").write_bytes(flipped)
+        with pytest.raises(ValueError, match="."):
+            read_file(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", to_file(FILED)[:-1], to_file(FILED) + b"x", st.save(FILED), b"\xff" * 100],
+    ids=["empty", "cut", "longer", "no checksum", "noise"],
+)
+def test_what_is_no_whole_file_is_refused(tmp_path, content):
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(ValueError, match="."):
+        read_file(tmp_path / "f")
+
+
+def test_a_file_that_is_not_there_is_told_from_a_damaged_one(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="."):
+        read_file(tmp_path)  # a folder
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"w": torch.tensor([1.0, 3.0])},
+        {"v": torch.tensor([1.0, 2.0])},
+        {"w": torch.tensor([[1.0, 2.0]])},
+        {"w": torch.tensor([1.0, 2.0]).view(torch.int32)},
+        {"w": torch.tensor([1.0]), "x": torch.tensor([2.0])},
+    ],
+    ids=["value", "name", "shape", "kind", "split"],
+)
+def test_a_digest_knows_names_kinds_shapes_and_values(other):
+    assert digest({"w": torch.tensor([1.0, 2.0])}) != digest(other)

@@ -16,7 +16,7 @@ from calibre import cli
 from calibre.engine import rounds
 from calibre.experiment import read
 from tests.conftest import TINY
-from tests.engine.test_newcomer import draw
+from tests.finished.test_newcomer import draw
 from tests.personal.made_bundle import COLOURS, STRANGER, make_bundle, square, write_folder
 from tests.test_cli import hear_ctrl_c
 

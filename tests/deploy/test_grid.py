@@ -7,16 +7,15 @@ from typing import ClassVar
 import pytest
 import safetensors.torch as st
 import torch
-from calibre.deploy.codec import pack, unpack
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from calibre.deploy import messages
 from calibre.deploy.client import app
-from calibre.deploy.messages import Updated
+from calibre.deploy.messages import block_of, envelope, text_of
 from calibre.deploy.server import coordinate
 from calibre.engine import events, rounds
+from calibre.engine.messages import Failed, Updated, pack, read, unpack
 from calibre.errors import UserError
-from calibre.experiment import read
+from calibre.experiment import read as read_experiment
 from calibre.methods.fedrep import FedRep
 from tests.conftest import TINY
 from tests.deploy.local_grid import LocalGrid
@@ -27,7 +26,7 @@ CHANGES = ("method.name=fedrep", "training.rounds=3", "training.clients_per_roun
 
 
 def clients_of(message):
-    return messages.text_of(message.content).get("clients", [])
+    return json.loads(text_of(message.content))["job"]["clients"]
 
 
 def faulty(folder, answer, at_round, client=4):
@@ -49,10 +48,10 @@ def changed(change):
 
     def answer(message, truth):
         reply = truth()
-        tensors = unpack(messages.tensors_of(reply.content), 10**9)
+        tensors = unpack(block_of(reply.content))
         change(tensors)
-        fields = messages.read(Updated, messages.text_of(reply.content))
-        return Message(messages.write(fields, pack(tensors)), reply_to=message)
+        told = read(text_of(reply.content), Updated)
+        return Message(envelope(told, pack(tensors)), reply_to=message)
 
     return answer
 
@@ -62,11 +61,30 @@ def told(**fields):
 
     def answer(message, truth):
         reply = truth()
-        words = messages.text_of(reply.content) | fields
+        words = json.loads(text_of(reply.content)) | fields
         reply.content["text"] = ConfigRecord({"json": json.dumps(words)})
         return reply
 
     return answer
+
+
+def texted(text):
+    """The true answer with another text altogether."""
+
+    def answer(message, truth):
+        reply = truth()
+        reply.content["text"] = ConfigRecord({"json": text})
+        return reply
+
+    return answer
+
+
+def pickled(message, truth):
+    """Tensors written as a pickle: nobody opens it."""
+    reply = truth()
+    array = Array("uint8", (5,), "pickle", b"\x80\x04K\x01.")
+    reply.content["tensors"] = ArrayRecord({"block": array})
+    return reply
 
 
 def first(tensors):
@@ -87,11 +105,20 @@ FAULTS = {
     "group": (changed(lambda t: t.update({"spy/x": torch.zeros(2)})), "'x' was not asked for"),
     "dtype": (changed(lambda t: t.update({first(t): t[first(t)].double()})), "torch.float64"),
     "large": (changed(lambda t: t.update({"model/y": torch.zeros(10**6)})), "bytes, at most"),
-    "weight": (told(weight=-1.0), "refused: weight"),
-    "infinite": (told(weight=float("inf")), "refused: weight"),
+    "pickle": (pickled, "written as 'pickle', not as 'safetensors'"),
+    "block": (lambda m, t: Message(envelope(read(text_of(t().content), Updated)), reply_to=m),
+              "it has no tensors"),
+    "samples": (told(samples=10**6), "it trained on 1000000 images, but holds"),
+    "negative": (told(samples=-1), "refused: samples"),
+    "infinite": (told(seconds=float("inf")), "refused: seconds"),
+    "numbers": (told(numbers={"weight": 9.0}), "the number 'weight' was not asked for"),
     "words": (told(surprise=1), "refused: surprise"),
+    "kind": (told(**{"is": "Personalised"}), "is no Updated or Failed"),
+    "deep": (texted("[" * 10**5), "nested too deeply"),
+    "long": (texted('"' + "x" * 2**20 + '"'), "too long"),
+    "says so": (lambda m, t: Message(envelope(Failed(error="no power")), reply_to=m), "^no power$"),
     "nothing": (lambda m, truth: Message(RecordDict(), reply_to=m), "it has no text"),
-}
+}  # fmt: skip
 
 
 class Clock:
@@ -123,7 +150,7 @@ def without(tmp_path_factory):
     """The embedded engine's results when client 4 misses round 2."""
     folder = tmp_path_factory.mktemp("embedded")
     absent = f"method.name={Absent.__module__}:Absent"
-    rounds.run(read(None, [absent, *TINY, *CHANGES[1:]]), folder)
+    rounds.run(read_experiment(None, [absent, *TINY, *CHANGES[1:]]), folder)
     return results(folder)
 
 
@@ -144,7 +171,7 @@ def test_a_violating_client_is_dropped_and_named(tiny, tmp_path, fault, without,
 
 def test_a_coordinator_that_stops_goes_on_with_what_its_nodes_keep(tiny, tmp_path):
     """Also when nodes have already written of the round that is made again."""
-    experiment = tiny(*CHANGES, "engine.sites=3")
+    experiment = tiny(*CHANGES, "engine.sites=3", "engine.runtime=flower")
     grid = LocalGrid(shares(tmp_path / "nodes"))
 
     def stop(event):
@@ -157,6 +184,25 @@ def test_a_coordinator_that_stops_goes_on_with_what_its_nodes_keep(tiny, tmp_pat
     on_grid(experiment, tmp_path, LocalGrid(shares(tmp_path / "nodes")))
     rounds.run(experiment, tmp_path / "embedded")
     assert gathered(tmp_path) == results(tmp_path / "embedded")
+
+
+@pytest.mark.parametrize("loss", ["missing", "damaged"])
+def test_a_node_that_lost_what_a_client_kept_says_so_and_does_not_begin_anew(tiny, tmp_path, loss):
+    experiment = tiny(*CHANGES, "engine.sites=3")
+
+    def lose(event):
+        if event["event"] == "round" and event["round"] == 2:
+            (file,) = (tmp_path / "nodes").glob("node-*/*/clients/000004/0002.safetensors")
+            file.unlink() if loss == "missing" else file.write_bytes(file.read_bytes()[:-1])
+
+    grid = LocalGrid(shares(tmp_path / "nodes"))
+    metrics = coordinate(grid, experiment, tmp_path / "run", lose, patience=5)
+    log = events.read(tmp_path / "run" / "events.jsonl")
+    failures = [event for event in log if event["event"] == "failure"]
+    # neither its third round nor the models of its group are made from another start
+    assert [(f["client"], f["round"]) for f in failures] == [(4, 3), (4, 4), (5, 4), (6, 4)]
+    assert all(f"what client 4 kept after round 2 is {loss}" in f["cause"] for f in failures)
+    assert metrics["train"]["clients"] == 4
 
 
 def test_below_the_quorum_the_run_stops_and_says_so(tiny, tmp_path):

@@ -33,7 +33,7 @@ START = model(1.0, 2.0, 3.0)
 
 def updates(*changes: tuple[float, float, float]) -> list[Update]:
     return [
-        Update(i, samples=10 * i + 1, weight=i + 0.5, shared={"model": model(1 + a, 2 + b, 3 + c)})
+        Update(i, samples=10 * i + 1, shared={"model": model(1 + a, 2 + b, 3 + c)})
         for i, (a, b, c) in enumerate(changes)
     ]
 
@@ -55,7 +55,7 @@ def test_a_short_change_stays_as_it_is_and_none_at_all_is_none():
 
 
 def test_without_noise_it_is_the_plain_mean_of_clipped_changes():
-    """All clients weigh the same, whatever weight they ask for."""
+    """All clients weigh the same, however many images they have."""
     changes = [(3.0, 4.0, 0.0), (0.0, 0.0, 1.0), (0.1, 0.0, 0.0)]
     found = Mechanism(PrivacySettings(clip=2, noise=0)).mean(
         ServerState(0, {"model": START}), updates(*changes)
@@ -87,7 +87,7 @@ def test_one_client_moves_the_mean_no_further_than_its_bound():
 def test_the_noise_is_as_wide_as_the_accountant_is_told():
     wide = {"encoder.weight": torch.zeros(200_000)}
     state = ServerState(0, {"model": wide})
-    same = [Update(i, 1, 1.0, {"model": wide}) for i in range(4)]
+    same = [Update(i, 1, {"model": wide}) for i in range(4)]
     noise = Mechanism(PrivacySettings(clip=3, noise=2)).mean(state, same).shared["model"]
     values = noise["encoder.weight"].double()
     assert values.std().item() == pytest.approx(2 * 3 / 4, rel=0.01)
@@ -99,7 +99,7 @@ def test_the_noise_is_as_wide_as_the_accountant_is_told():
 def test_a_variance_never_gets_negative():
     start = {"norm.running_var": torch.zeros(1000)}
     told = Mechanism(PrivacySettings(clip=1, noise=5)).mean(
-        ServerState(0, {"model": start}), [Update(0, 1, 1.0, {"model": start})]
+        ServerState(0, {"model": start}), [Update(0, 1, {"model": start})]
     )
     assert told.shared["model"]["norm.running_var"].min() >= 0
 

@@ -1,25 +1,23 @@
 import csv
+import dataclasses
 import json
+import re
 import shutil
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from calibre.data.sources import load
 from calibre.engine import events, rounds
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
-from tests.methods.helpers import equal, host
-
-
-def test_selection_is_fair_repeatable_and_without_repeats():
-    chosen = [rounds.select(0, round_, 20, 5) for round_ in range(400)]
-    assert chosen == [rounds.select(0, round_, 20, 5) for round_ in range(400)]
-    assert all(len(set(clients)) == 5 and clients == sorted(clients) for clients in chosen)
-    counts = np.bincount(np.concatenate(chosen), minlength=20)
-    # each is Binomial(400, 1/4): mean 100, standard deviation 8.7
-    assert counts.min() > 60
-    assert counts.max() < 140
-    assert rounds.select(1, 0, 20, 5) != chosen[0]
+from calibre.experiment import read
+from calibre.methods.fedavg import FedAvg
+from calibre.methods.method import Number
+from tests.conftest import TINY
+from tests.engine.faulty import run_faulty
+from tests.methods.helpers import equal, host, results
 
 
 def test_novel_clients_never_train_and_all_methods_choose_the_same(tiny, tmp_path):
@@ -72,7 +70,198 @@ def test_the_first_state_does_not_depend_on_what_was_trained_before(tiny, tmp_pa
     assert equal(home.initial_state().model, first.model)
 
 
-def test_personal_groups_do_not_depend_on_workers():
-    sizes = [rounds.personal_group(count, False) for count in (1, 24, 150, 10_000)]
-    assert sizes == [4, 4, 19, 32]
-    assert rounds.personal_group(150, True) == 1
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("raise", "the disk of client 1 is full"),
+        ("not a number", "'head.bias' holds NaN"),
+        ("shape", r"'head.bias' is torch.float32 [3], expected torch.float32 [10]"),
+        ("samples", "it trained on 1000000000 images, but holds"),
+        ("report", "report.loss"),
+    ],
+)
+def test_a_failing_client_is_named_and_left_out(tiny, tmp_path, fault, cause):
+    metrics, failures = run_faulty(tiny, tmp_path, fault)
+    assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
+    assert all(cause in f["cause"] for f in failures)
+    assert metrics["failures"] == 2
+    assert json.loads((tmp_path / "metrics.json").read_text())["failures"] == 2
+
+
+def test_the_survivors_give_the_result(tiny, tmp_path):
+    """Leaving a client out by failure is the same as aggregating the others."""
+    run_faulty(tiny, tmp_path / "raise", "raise")
+    run_faulty(tiny, tmp_path / "shape", "shape")
+    one, other = ((tmp_path / f / "model.safetensors").read_bytes() for f in ("raise", "shape"))
+    assert one == other
+
+
+def test_below_the_quorum_the_run_stops_and_can_go_on(tiny, tmp_path):
+    with pytest.raises(UserError, match=r"round 1 stopped: 4 clients succeeded.*5.*resume"):
+        run_faulty(tiny, tmp_path, "raise", "engine.quorum=1.0")
+    metrics, _ = run_faulty(tiny, tmp_path, "raise", "engine.quorum=0.5")
+    assert metrics["rounds"] == 2
+
+
+def test_when_nobody_succeeds_the_message_says_so(tiny, tmp_path):
+    with pytest.raises(UserError, match="0 clients succeeded"):
+        run_faulty(tiny, tmp_path, "all", "engine.quorum=0.0")
+
+
+class Told(FedAvg):
+    """FedAvg that asks for a number, whose client 1 sends what a test says."""
+
+    title: ClassVar[str] = "Told"
+    name: str = "tests.engine.test_rounds:Told"
+    tells: ClassVar[dict[str, float]] = {}
+
+    @property
+    def numbers(self):
+        return {"mood": Number(low=-1, high=1)}
+
+    def local_update(self, server, personal, site):
+        update = super().local_update(server, personal, site)
+        numbers = self.tells if site.client == 1 else {"mood": 0.5}
+        return dataclasses.replace(update, numbers=numbers)
+
+
+@pytest.mark.parametrize(
+    ("tells", "cause"),
+    [
+        ({}, "the number 'mood' is missing"),
+        ({"mood": 0.0, "spy": 1.0}, "the number 'spy' was not asked for"),
+        ({"mood": 1.5}, "its mood is 1.5, not a number from -1 to 1"),
+        ({"mood": float("nan")}, "its mood is nan, not a number from -1 to 1"),
+    ],
+    ids=["missing", "extra", "large", "unknown"],
+)
+def test_a_number_that_was_not_declared_so_is_refused(tiny, tmp_path, monkeypatch, tells, cause):
+    monkeypatch.setattr(Told, "tells", tells)
+    own = f"method.name={Told.__module__}:Told"
+    rounds.run(tiny(own, "training.clients_per_round=5", "training.rounds=1"), tmp_path)
+    (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
+    assert (failure["client"], failure["cause"]) == (1, f"its update was refused: {cause}")
+
+
+STATEFUL = ("method.exchange=encoder", "training.clients_per_round=5")  # every client keeps heads
+
+
+@pytest.fixture(scope="module")
+def halted(tmp_path_factory):
+    """A run that was stopped after two of its three rounds, and what it comes to undisturbed."""
+    small = ("method.objective.hidden=8", "method.objective.projection=4")
+    experiment = read(None, [*TINY, *small, *STATEFUL])
+    folder = tmp_path_factory.mktemp("halted")
+
+    def stop(event):
+        if event["event"] == "round" and event["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rounds.run(experiment, folder / "run", stop)
+    shutil.copytree(folder / "run", folder / "whole")
+    rounds.run(experiment, folder / "whole")
+    return experiment, folder / "run", results(folder / "whole")
+
+
+@pytest.fixture
+def resumed(halted, tmp_path):
+    """Resumes a copy of that run after some damage; the warnings that were given."""
+    experiment, original, whole = halted
+    folder = shutil.copytree(original, tmp_path / "run")
+
+    def resume(*damages):
+        for name, damage in damages:
+            damage(folder / name)
+        warnings = []
+        rounds.run(
+            experiment, folder,
+            lambda e: warnings.append(e["text"]) if e["event"] == "warning" else None,
+        )  # fmt: skip
+        assert results(folder) == whole  # whatever was done again has the same bits
+        return warnings
+
+    return resume
+
+
+def lost(file):
+    file.unlink()
+
+
+def flipped(file):
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def emptied(file):
+    file.write_bytes(b"")
+
+
+def test_an_undamaged_run_goes_on_without_a_warning(resumed):
+    assert resumed() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("checkpoints/round-0002.safetensors", flipped, r"checkpoint round-0002.json is damaged"),
+        ("checkpoints/round-0002.json", emptied, r"checkpoint round-0002.json is damaged"),
+        ("clients/000003/0002.safetensors", lost, "what client 3 kept after round 2 is missing"),
+        ("clients/000003/0002.safetensors", flipped, "what client 3 kept after round 2 is damaged"),
+        ("clients/000000/0002.safetensors", emptied, "what client 0 kept after round 2 is damaged"),
+    ],
+    ids=["checkpoint", "record", "client lost", "client flipped", "client emptied"],
+)
+def test_an_older_whole_checkpoint_is_used_with_a_warning(resumed, name, damage, said):
+    (warning,) = resumed((name, damage))
+    assert re.match(rf"{said}.*; going on after round 1$", warning)
+
+
+BOTH = {
+    "all checkpoints": [
+        ("checkpoints/round-0001.safetensors", flipped),
+        ("checkpoints/round-0002.safetensors", lost),
+    ],
+    "the states of a client": [
+        ("clients/000003/0001.safetensors", flipped),
+        ("clients/000003/0002.safetensors", lost),
+    ],
+    "one of each": [
+        ("clients/000003/0001.safetensors", flipped),
+        ("checkpoints/round-0002.json", emptied),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", BOTH)
+def test_where_nothing_is_whole_the_run_says_what_is_wrong_and_does_not_begin_anew(
+    halted, resumed, case
+):
+    with pytest.raises(UserError, match=r"cannot go on: .*Restore these files.*--out") as stopped:
+        resumed(*BOTH[case])
+    for name, _ in BOTH[case]:
+        place = name.split("/")
+        number = int(re.sub(r"\D", "", place[-1]))
+        told = {
+            "checkpoints": f"checkpoint round-{number:04d}.json is damaged",
+            "clients": f"what client 3 kept after round {number} is",
+        }[place[0]]
+        assert told in str(stopped.value)
+
+
+def test_what_prepares_an_image_is_noted_with_the_run(tiny, tmp_path):
+    """Of the training images alone, in closed form; known as soon as the run has begun."""
+    experiment = tiny("training.rounds=1")
+
+    def stop(event):
+        if event["event"] == "round":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rounds.run(experiment, tmp_path / "run", stop)
+    noted = json.loads((tmp_path / "run" / "preprocessing.json").read_text())
+    pool = load(experiment.data)
+    pixels = pool.images[list(pool.train)].astype(np.float64) / 255
+    assert (noted["height"], noted["width"], noted["channels"]) == (8, 8, 1)
+    assert noted["mean"] == pytest.approx([pixels.mean()], rel=1e-6)
+    assert noted["std"] == pytest.approx([pixels.std()], rel=1e-6)

@@ -1,3 +1,6 @@
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import safetensors.torch as st
@@ -5,10 +8,13 @@ import torch
 
 from calibre.data import augment
 from calibre.data.federation import load as load_federation
+from calibre.data.parts import Parts
 from calibre.data.sources import load
-from calibre.engine import encodings, rounds
+from calibre.engine import rounds
 from calibre.errors import UserError
+from calibre.finished import encodings
 from calibre.finished.encodings import encode_clients
+from calibre.finished.run import FinishedRun
 from calibre.models.network import Problem, build_encoder
 from calibre.report import runs
 
@@ -99,6 +105,16 @@ def test_an_image_of_several_clients_is_shown_once(finished):
     assert len(found.clients) == len(set().union(*held)) < sum(map(len, held))
 
 
+def test_a_client_whose_images_are_all_shown_already_adds_none(finished, monkeypatch):
+    run = finished("fedavg")
+    federation = load_federation(run.folder)
+    rows = [federation.client(client).test for client in (0, 0, *range(2, 7))]
+    owners = np.repeat(np.arange(7), [len(part) for part in rows])
+    twins = replace(federation, test=Parts.of(owners, np.concatenate(rows), 7))
+    monkeypatch.setattr(FinishedRun, "federation", twins)
+    assert set(encode_clients(run, [0, 1, 2]).clients) == {0, 2}
+
+
 def test_many_images_are_thinned_out_evenly(finished, monkeypatch):
     monkeypatch.setattr(encodings, "MOST", 10)
     found = encode_clients(finished("fedavg"), [0, 1])
@@ -115,25 +131,31 @@ def test_a_client_that_is_not_there_is_named(finished):
 
 
 def test_what_does_not_belong_together_is_told(finished, tmp_path):
-    import shutil
-    from dataclasses import replace
-
     run = finished("fedavg")
     copy = replace(run, folder=shutil.copytree(run.folder, tmp_path / "copy"))
     wider = copy.experiment.network.model_copy(update={"width": 3})
     other = replace(copy, experiment=copy.experiment.model_copy(update={"network": wider}))
-    with pytest.raises(UserError, match=r"model.safetensors is damaged \(tensor '"):
+    with pytest.raises(UserError, match=r"is not of the experiment there: tensor 'encoder"):
         encode_clients(other, [0])
-    (copy.folder / "clients" / "000000" / "personal.safetensors").write_bytes(b"no")
-    with pytest.raises(UserError, match="personal model of client 0 is damaged"):
+    personal = copy.folder / "clients" / "000000" / "personal.safetensors"
+    personal.write_bytes(b"no")
+    with pytest.raises(UserError, match=r"000000/personal.safetensors is missing or damaged"):
         encode_clients(copy, [0])
-    (copy.folder / "clients" / "000000" / "personal.safetensors").unlink()
-    with pytest.raises(UserError, match="no personal model of client 0"):
-        encode_clients(copy, [0])
-    (copy.folder / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(UserError, match=r"model.safetensors is damaged"):
+    personal.unlink()
+    with pytest.raises(UserError, match=r"000000/personal.safetensors is missing or damaged"):
         encode_clients(copy, [0])
     data = copy.experiment.data.model_copy(update={"test_fraction": 0.3})
     other = replace(copy, experiment=copy.experiment.model_copy(update={"data": data}))
     with pytest.raises(UserError, match="have changed since"):
         encode_clients(other, [0])
+
+
+def test_without_what_a_client_kept_it_is_not_drawn_as_one_that_never_trained(finished, tmp_path):
+    run = finished("fedbn-ft")
+    copy = replace(run, folder=shutil.copytree(run.folder, tmp_path / "copy"))
+    client = int(min(run.rounds[-1]["clients"], key=int))
+    (copy.folder / "clients" / f"{client:06d}" / "0003.safetensors").unlink()
+    with pytest.raises(UserError, match=f"what client {client} kept after round 3 is missing"):
+        encode_clients(copy, [client])
+    with pytest.raises(UserError, match=f"what client {client} kept after round 3 is missing"):
+        FinishedRun(copy).bundle(client)

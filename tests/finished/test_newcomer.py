@@ -8,9 +8,10 @@ from sklearn.datasets import load_digits
 
 from calibre.data.augment import statistics
 from calibre.data.sources import load as load_pool
-from calibre.engine import newcomer, rounds
+from calibre.engine import rounds
 from calibre.errors import UserError
 from calibre.experiment import read
+from calibre.finished import run
 from calibre.finished.newcomer import personalize_newcomer
 from calibre.personal.bundle import load
 from tests.conftest import TINY
@@ -65,7 +66,7 @@ def test_the_runs_own_images_are_not_needed(finished, tmp_path, monkeypatch):
     def gone(settings):
         raise AssertionError("the run's data was asked for")
 
-    monkeypatch.setattr(newcomer, "load", gone)
+    monkeypatch.setattr(run, "load", gone)
     card = personalize_newcomer(finished, draw(tmp_path / "n", 5)).card
     pool = load_pool(read(finished / "experiment.toml").data)
     expected = statistics(pool.images[pool.train.start : pool.train.stop])
@@ -75,9 +76,7 @@ def test_the_runs_own_images_are_not_needed(finished, tmp_path, monkeypatch):
 
 def test_an_older_run_that_noted_no_preprocessing_falls_back_on_its_images(finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "old")
-    events = (folder / "events.jsonl").read_text().splitlines()
-    events[0] = events[0].replace('"preprocessing"', '"something_else"')
-    (folder / "events.jsonl").write_text("\n".join(events) + "\n")
+    (folder / "preprocessing.json").unlink()
     data = draw(tmp_path / "n", 5)
     old, new = personalize_newcomer(folder, data).card, personalize_newcomer(finished, data).card
     assert old == new
@@ -175,5 +174,5 @@ def _torn(folder):
 def test_a_run_without_its_model_says_so(finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "r")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="model of the run cannot be read"):
+    with pytest.raises(UserError, match=r"model.safetensors is missing or damaged"):
         personalize_newcomer(folder, draw(tmp_path / "n", 2))

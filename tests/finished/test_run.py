@@ -10,15 +10,17 @@ from calibre.data.sources import load as load_pool
 from calibre.engine import rounds
 from calibre.errors import UserError
 from calibre.experiment import read
+from calibre.finished import run
 from calibre.finished.run import FinishedRun
-from calibre.methods.apfl import Mixture
+from calibre.methods.apfl import APFL, Mixture
 from calibre.methods.untrained import Untrained
 from calibre.models.network import Problem, build_classifier
 from calibre.personal.bundle import load
+from calibre.personal.model import as_classifier
 from calibre.personal.predictor import SideBySide
 from calibre.registry import METHODS
 from calibre.sections import NetworkSettings
-from calibre.tensors import take
+from calibre.tensors import take, to_file
 from tests.conftest import TINY
 
 QUICK = ("training.rounds=1", "personal.epochs=4", "federation.labels=4")
@@ -77,7 +79,7 @@ def test_a_mixture_is_one_head_on_two_encoders():
     network = Mixture(build_classifier(problem), alpha=0.3).eval()
     torch.nn.init.normal_(network.own.head.weight)
     torch.nn.init.normal_(network.own.encoder.layers[0].weight)
-    encoders, head = parts(network, take(network), None)
+    encoders, head = as_classifier(APFL(), network, take(network))
     x = torch.randn(5, 1, 8, 8)
     both = SideBySide(encoders)(x)
     torch.testing.assert_close(both @ head.weight.T + head.bias, network(x).detach())
@@ -134,6 +136,27 @@ def test_a_supervised_encoder_is_said_to_have_met_the_labels(tiny, tmp_path):
     assert "met these labels" not in delivery.bundle(6).card.calibration.fitted
 
 
+def test_images_are_prepared_as_the_run_noted(finished, monkeypatch):
+    """Nothing but the small file is read."""
+    noted = json.loads((finished / "preprocessing.json").read_text())
+    monkeypatch.setattr(run, "load", lambda settings: pytest.fail("the images were read"))
+    found = FinishedRun(finished).preprocessing
+    assert found.shape == (8, 8, 1)
+    assert (list(found.mean), list(found.std)) == (noted["mean"], noted["std"])
+
+
+def test_of_a_run_that_noted_nothing_the_images_tell(finished, copy):
+    (copy / "preprocessing.json").unlink()
+    assert FinishedRun(copy).preprocessing == FinishedRun(finished).preprocessing
+
+
+@pytest.mark.parametrize("text", ["{", '{"height": 8}', "\x00"])
+def test_a_damaged_note_is_not_made_up_for(copy, text):
+    (copy / "preprocessing.json").write_text(text)
+    with pytest.raises(UserError, match=r"preprocessing.json is missing or damaged.*resume"):
+        FinishedRun(copy).preprocessing  # noqa: B018
+
+
 @pytest.fixture
 def copy(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "copy")
@@ -144,14 +167,14 @@ def test_a_model_other_than_the_scored_one_is_refused(copy):
     tensors = st.load(file.read_bytes())
     tensors["head.weight"] = tensors["head.weight"].flip(0)
     tensors["head.bias"] = tensors["head.bias"].flip(0)
-    file.write_bytes(st.save(tensors))
+    file.write_bytes(to_file(tensors))
     with pytest.raises(UserError, match=r"client 3: the run counted \d+ of 12 test images"):
         FinishedRun(copy).bundle(3)
 
 
 def test_tensors_that_are_no_encoder_and_head_are_refused(copy):
     file = copy / "clients" / "000003" / "personal.safetensors"
-    file.write_bytes(st.save({**st.load(file.read_bytes()), "gate.weight": torch.zeros(2)}))
+    file.write_bytes(to_file({**st.load(file.read_bytes()), "gate.weight": torch.zeros(2)}))
     with pytest.raises(UserError, match=r"cannot be bundled.*gate.weight"):
         FinishedRun(copy).bundle(3)
 
@@ -160,7 +183,10 @@ def test_tensors_that_are_no_encoder_and_head_are_refused(copy):
     ("lost", "message"),
     [
         ("metrics.json", "is not finished"),
-        ("clients/000003/personal.safetensors", "personal model of client 3 cannot be read"),
+        (
+            "clients/000003/personal.safetensors",
+            "personal.safetensors is missing or damaged.*resume",
+        ),
         ("checkpoints/round-0001.json", "lacks the checkpoint"),
         ("federation.safetensors", "there is no saved federation"),
     ],
@@ -172,11 +198,19 @@ def test_a_run_folder_that_lost_a_file_says_so(copy, lost, message):
         FinishedRun(copy).bundle(3)
 
 
+def test_a_flipped_bit_of_a_personal_model_is_found(copy):
+    file = copy / "clients" / "000003" / "personal.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError, match=r"damaged \(its checksum does not match\)"):
+        FinishedRun(copy).bundle(3)
+
+
 def test_a_run_of_sites_has_no_bundles_to_make(copy):
     toml = (copy / "experiment.toml").read_text()
     (copy / "experiment.toml").write_text(toml.replace('"embedded"', '"flower"'))
     with pytest.raises(UserError, match="each site's bundle is in its own state folder"):
-        FinishedRun(copy)
+        FinishedRun(copy).bundle(3)
 
 
 def test_other_images_than_the_runs_are_refused(copy):
@@ -184,5 +218,5 @@ def test_other_images_than_the_runs_are_refused(copy):
     (copy / "experiment.toml").write_text(
         toml.replace("test_fraction = 0.2", "test_fraction = 0.3")
     )
-    with pytest.raises(UserError, match="are not those that the run"):
-        FinishedRun(copy)
+    with pytest.raises(UserError, match="have changed since the run"):
+        FinishedRun(copy).bundle(3)

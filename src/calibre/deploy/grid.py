@@ -4,6 +4,7 @@ Nodes are known by what they say of themselves, not by Flower's numbers: these m
 node starts anew. Everything that comes back is checked here before anybody uses it.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from calibre.deploy.messages import (
 )
 from calibre.engine.checkpoints import Checkpoints
 from calibre.engine.messages import (
+    LONGEST_TEXT,
     Assessed,
     Failed,
     Job,
@@ -84,7 +86,7 @@ class Nodes:
                     self._accept(node, record_of(reply, Hello))
                 except ValueError as problem:
                     self.refused[node] = now
-                    self.warn(f"a node was refused: {problem}")
+                    self.warn(f"{_who(node, reply)} was refused: {problem}")
 
     def hear(self, seconds: float) -> None:
         """Look until all that are there have said who they are, or for some seconds."""
@@ -282,6 +284,14 @@ class GridCrew:
             except ValueError as problem:
                 missing |= dict.fromkeys(part.clients, str(problem))
         return Outcome(job, Personalised(scores=scores, missing=missing))
+
+
+def _who(node: int, reply: Message) -> str:
+    """A refused node, by the name that it gives itself where there is one to read."""
+    text = text_of(reply.content) if reply.has_content() else None
+    said = text[:LONGEST_TEXT] if isinstance(text, str) else ""
+    found = re.search(r'"name": "([^"\\\x00-\x1f\x7f]{1,200})"', said)
+    return f"site '{found[1]}'" if found else f"node {node}"
 
 
 class _SiteError(ValueError):

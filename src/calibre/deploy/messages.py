@@ -8,7 +8,7 @@ large array several times faster than a hundred small ones.
 from typing import Annotated
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from calibre.data.augment import Normalization
 from calibre.engine import messages
@@ -17,7 +17,8 @@ from calibre.sections import Count, Positive
 from calibre.settings import Settings
 
 KIND = "safetensors"  # Flower's name for how an array was written
-MOST_IMAGES = 10**9  # of a site: a larger count is a mistake or an attack
+MOST_IMAGES = 10**8  # of a site: a larger count is a mistake or an attack
+ROUNDING = 1e-9  # of sums of pixels
 
 Side = Annotated[int, Field(ge=1, le=65_536)]
 Images = Annotated[int, Field(ge=0, le=MOST_IMAGES)]
@@ -37,6 +38,20 @@ class SiteReport(Settings):
     total: tuple[float, ...]  # sums of pixels by channel, for the common normalisation
     squares: tuple[float, ...]
     values: Annotated[int, Field(ge=1, le=2**62)]
+
+    @model_validator(mode="after")
+    def _possible(self) -> "SiteReport":
+        """Counts and sums that images can have: the coordinator reserves room and divides by them.
+
+        Of n pixels x within 0 and 255: (sum x)^2 <= n sum x^2, and sum x^2 <= 255 sum x.
+        """
+        if sum(self.labelled) + sum(self.test) + self.unlabelled > MOST_IMAGES:
+            raise ValueError(f"it tells of more than {MOST_IMAGES:,} images")
+        for total, squares in zip(self.total, self.squares, strict=False):
+            least = (total / self.values) * total * (1 - ROUNDING)
+            if not 0 <= total <= 255 * self.values or not least <= squares <= 255 * total:
+                raise ValueError("its sums are not those of pixels")
+        return self
 
 
 class Hello(Settings):

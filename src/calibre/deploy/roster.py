@@ -25,6 +25,8 @@ from calibre.files import write_atomic
 from calibre.models.preprocessing import chosen_normalization
 from calibre.run_folder import RunFolder
 
+MOST_TOGETHER = 2**31 - 1  # images of all sites: they are numbered by int32
+
 
 @dataclass(frozen=True)
 class Roster:
@@ -160,6 +162,8 @@ def empty_pool(facts: Facts) -> Pool:
 
 def _numbered(sizes: list[int], first: int) -> Parts:
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    if first + offsets[-1] > MOST_TOGETHER:
+        raise UserError(f"the sites tell of more than {MOST_TOGETHER:,} images together")
     return Parts(np.arange(first, first + offsets[-1], dtype=np.int32), offsets)
 
 

@@ -195,8 +195,13 @@ class SiteStore:
         self._oldest = 0
 
     def settle(self, client: int, kept: int, server_round: int, oldest: int) -> None:
-        """Learn what the server confirmed: what was written after ``kept`` was refused."""
+        """Learn what the server confirmed: what was written after ``kept`` was refused.
+
+        Without what it confirmed the client would begin anew, unnoticed: that is a ``UserError``.
+        """
         self._oldest = oldest
+        if kept and (problem := self.clients.problem({client: kept})):
+            raise UserError(f"{problem}; restore this node's state folder from a copy")
         for refused in range(kept + 1, server_round + 1):
             self.clients.discard(client, refused)
 

@@ -68,23 +68,10 @@ class Checkpoints:
                 continue
             yield Checkpoint(state, record.failures, dict(record.kept))
 
-    def any(self) -> bool:
-        return bool(self._committed())
-
     def oldest_round(self) -> int:
         """The earliest round that a resume may go back to."""
         committed = self._committed()
         return _round_of(committed[-1]) if committed else 0
-
-    def drop_after(self, round_: int) -> None:
-        """Forget every checkpoint of a later round."""
-        for file in self._committed():
-            if _round_of(file) > round_:
-                self._remove(file)
-
-    def rounds(self) -> list[int]:
-        """Of all committed checkpoints, newest first."""
-        return [_round_of(file) for file in self._committed()]
 
     def _remove(self, record: Path) -> None:
         record.unlink()

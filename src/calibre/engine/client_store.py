@@ -28,17 +28,15 @@ class ClientStore:
 
     def load(self, client: int, server_round: int) -> Tensors | None:
         versions = self._versions(client, up_to=server_round)
-        return read_file(self._file(client, versions[0])) if versions else None
+        return self._read(client, versions[0]) if versions else None
 
     def problem(self, kept: Mapping[int, int]) -> str | None:
         """What is wrong with what clients kept, where ``kept`` says after which round; or None."""
         for client, round_ in sorted(kept.items()):
             try:
-                read_file(self._file(client, round_))
-            except FileNotFoundError:
-                return f"what client {client} kept after round {round_} is missing"
-            except (OSError, ValueError) as error:
-                return f"what client {client} kept after round {round_} is damaged ({error})"
+                self._read(client, round_)
+            except ValueError as problem:
+                return str(problem)
         return None
 
     def discard(self, client: int, after_round: int) -> None:
@@ -60,6 +58,15 @@ class ClientStore:
 
     def personal_file(self, client: int) -> Path:
         return self._folder(client) / "personal.safetensors"
+
+    def _read(self, client: int, version: int) -> Tensors:
+        try:
+            return read_file(self._file(client, version))
+        except FileNotFoundError:
+            cause = "is missing"
+        except (OSError, ValueError) as error:
+            cause = f"is damaged ({error})"
+        raise ValueError(f"what client {client} kept after round {version} {cause}")
 
     def _folder(self, client: int) -> Path:
         return self.path / f"{client:06d}"

@@ -24,12 +24,13 @@ from calibre.tensors import Tensors, grouped, ordered
 
 METHOD = "method"  # the role of the experiment's own method; floors have their own names
 LONGEST_TEXT = 2**20  # characters
+LONGEST_DETAIL = 20_000
 DEEPEST = 32  # tables within tables
 HEADER = 2**16  # bytes of a block's layout beyond a fixed number per tensor
 PER_TENSOR = 512
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Reason = Annotated[str, Field(max_length=20_000)]
+Reason = Annotated[str, Field(max_length=LONGEST_DETAIL)]
 
 
 class Job(Settings):
@@ -95,7 +96,7 @@ class Failed(Settings):
     """Why there is no answer."""
 
     error: Reason
-    detail: str = ""  # the traceback; a site keeps it to itself, for it may tell of the data
+    detail: Reason = ""  # the traceback; a site keeps it to itself, for it may tell of the data
 
 
 Reply = Updated | Assessed | Personalised | Failed

@@ -20,6 +20,7 @@ from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.engine.host import Host
 from calibre.engine.messages import (
+    LONGEST_DETAIL,
     Assessed,
     Failed,
     Job,
@@ -74,9 +75,13 @@ def score_of(model: Personal) -> Score:
 
 
 def failure(error: Exception) -> Failed:
-    """What went wrong, in one line and in full."""
+    """What went wrong, in one line and in full; an endless text is cut in its middle."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Failed(error=said[:2000], detail=traceback.format_exc())
+    detail = traceback.format_exc()
+    if len(detail) > LONGEST_DETAIL:
+        half = LONGEST_DETAIL // 2 - 10
+        detail = f"{detail[:half]}\n...\n{detail[-half:]}"
+    return Failed(error=said[:2000], detail=detail)
 
 
 def serve(connection: Connection) -> None:

@@ -8,11 +8,9 @@ import numpy as np
 
 from calibre.data.federation import Federation
 from calibre.engine.crew import one_thread
-from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.finished.run import FinishedRun
 from calibre.local.features import encode
-from calibre.methods.method import ServerState
 from calibre.report.figures.tsne import View, views
 from calibre.report.representations import Representations
 from calibre.report.rows import arrange
@@ -48,22 +46,25 @@ def encode_clients(run: Run, clients: Sequence[int] | None = None) -> Representa
     would be each other's nearest neighbours.
     """
     finished = FinishedRun(run)
-    federation, host = finished.federation, finished.host
+    federation = finished.federation
     chosen = _chosen(federation, clients)
-    state = ServerState(int(run.metrics["rounds"]), {"model": finished.model})
+    most = max(1, MOST // len(chosen))
     features, classes, owners = [], [], []
     seen: set[int] = set()
     with one_thread():
         for client in chosen:
             held = federation.client(client).test
             new = np.array([i for i, row in enumerate(held.tolist()) if row not in seen], np.int64)
-            new = new[np.unique(np.linspace(0, len(new) - 1, MOST // len(chosen)).astype(int))]
+            if len(new) == 0:
+                continue
+            if len(new) > most:
+                new = new[np.linspace(0, len(new) - 1, most).astype(int)]
             seen.update(held[new].tolist())
+            site, kept, test = finished.prepared(client)
             own = {n: t for n, t in finished.personal(client).items() if belongs(n, ("encoder",))}
-            site, kept, test = host.prepared(METHOD, state, client)
-            site.load(state.model, kept, own)
+            site.load(finished.state.groups.get("model"), kept, own)
             encoder = site.network.get_submodule("encoder")
-            features.append(encode(encoder, test.images[new], host.normalization).numpy())
+            features.append(encode(encoder, test.images[new], site.normalization).numpy())
             classes.append(test.labels[new].numpy())
             owners.append(np.full(len(new), client))
     return Representations(

@@ -1,5 +1,6 @@
 """A finished run, opened: its images, who holds them, its model and its clients' own."""
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,10 @@ from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.pool import Pool
 from calibre.data.sources import load
-from calibre.engine.checkpoints import Checkpoints
+from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.client_store import ClientStore
 from calibre.engine.host import Host
+from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.finished import packing
 from calibre.finished.packing import Scored
@@ -23,10 +25,11 @@ from calibre.personal.assemble import RATE, Making, assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.choosing import Choice
+from calibre.personal.model import Prepared
 from calibre.report import runs
 from calibre.run_folder import RunFolder
-from calibre.settings import nearest
-from calibre.tensors import Tensors, read_file
+from calibre.settings import nearest, validate
+from calibre.tensors import Tensors, check_like, read_file
 
 
 class FinishedRun:
@@ -65,9 +68,10 @@ class FinishedRun:
         """As the run noted it; older runs did not, and need their images again."""
         if self.files.preprocessing.is_file():
             try:
-                text = self.files.preprocessing.read_text(encoding="utf-8")
-                return Preprocessing.model_validate_json(text)
-            except ValueError as error:
+                noted = json.loads(self.files.preprocessing.read_text(encoding="utf-8"))
+                preprocessing: Preprocessing = validate(Preprocessing, noted)
+                return preprocessing
+            except (OSError, ValueError) as error:
                 raise self._damaged(self.files.preprocessing, error) from None
         images = self.pool.images[self.pool.train.start : self.pool.train.stop]
         return Preprocessing.of(self.pool.shape, augment.statistics(images))
@@ -79,18 +83,42 @@ class FinishedRun:
         return Host(self.experiment, self.pool, self.federation, self.files.path, cpu)
 
     @cached_property
-    def state(self) -> ServerState:
-        """The server's last state."""
-        rounds = self.run.metrics["rounds"]
+    def _last(self) -> Checkpoint:
+        rounds, start = self.run.metrics["rounds"], self.host.initial_state()
+        if rounds == 0:
+            return Checkpoint(start)
         held = next(Checkpoints(self.files.checkpoints).whole(lambda text: None), None)
-        if held is not None and held.state.round == rounds:
-            return held.state
-        if rounds:
+        if held is None or held.state.round != rounds:
             raise UserError(
                 f"{self.files.path} lacks the checkpoint of its last round; make it anew with  "
                 f"calibre-fl resume {self.files.path}"
             )
-        return self.host.initial_state()
+        try:
+            check_like(held.state.groups.get("model", {}), start.groups.get("model", {}))
+        except ValueError as problem:
+            raise UserError(
+                f"the last checkpoint in {self.files.path} is not of the experiment there: "
+                f"{problem}"
+            ) from None
+        return held
+
+    @property
+    def state(self) -> ServerState:
+        """The server's last state."""
+        return self._last.state
+
+    def prepared(self, client: int) -> Prepared:
+        """A client as the run's end found it, with all that it kept."""
+        self._check_kept(client)
+        return self.host.prepared(METHOD, self.state, client)
+
+    def _check_kept(self, client: int) -> None:
+        """Without it, the client would be taken for one that never trained."""
+        kept = {one: round_ for one, round_ in self._last.kept.items() if one == client}
+        if problem := ClientStore(self.files.clients).problem(kept):
+            raise UserError(
+                f"{problem}; calibre-fl resume {self.files.path}  tells what can be done"
+            )
 
     @cached_property
     def model(self) -> Tensors:
@@ -109,8 +137,9 @@ class FinishedRun:
             raise self._damaged(file, error) from None
 
     def _damaged(self, file: Path, cause: object) -> UserError:
+        said = str(cause).partition("\n")[0]
         return UserError(
-            f"{file} is missing or damaged ({cause}); make it anew with  "
+            f"{file} is missing or damaged ({said}); make it anew with  "
             f"calibre-fl resume {self.files.path}"
         )
 
@@ -134,6 +163,7 @@ class FinishedRun:
         row = self.results[client]
         host = self.host  # first: where the images are missing, nothing else matters
         own = self.personal(client)
+        self._check_kept(client)
         scored = Scored(client, row.name, row.novel, row.accuracy, own, row.floors)
         return packing.making(host, self.state, scored, self.facts, self.choice, rate)
 

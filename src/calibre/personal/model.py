@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibre.errors import UserError
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method
@@ -115,6 +116,11 @@ def as_classifier(method: Method, network: nn.Module, own: Tensors) -> tuple[lis
         put(network, {name: t for name, t in own.items() if belongs(name, ("encoder",))})
         return [encoder, *_further_parts(own)], head
     put(network, {name: tensor for name, tensor in own.items() if name in known})
+    if added := sorted(own.keys() - known):
+        raise UserError(
+            f"the personal models of {method.label} cannot be bundled: a bundle holds an encoder "
+            f"and a linear head, and these also have {added[0]}"
+        )
     return method.classifier(network)
 
 

@@ -1,0 +1,90 @@
+"""Who does the work: workers that die are replaced, and whatever happens has a name."""
+
+import pytest
+import torch
+
+from calibre.engine.child import Worker
+from calibre.engine.crew import Crew, InProcess, Processes, one_thread
+from calibre.engine.messages import Failed, Job, Personalised, Updated
+from calibre.engine.rounds import keep
+from calibre.errors import UserError
+from calibre.run_folder import RunFolder
+from tests.engine.faulty import run_faulty
+from tests.methods.helpers import equal, host
+
+
+@pytest.mark.parametrize("fault", ["kill", "half"])
+def test_a_killed_worker_is_replaced_and_its_client_named(tiny, tmp_path, fault):
+    metrics, failures = run_faulty(tiny, tmp_path, fault, "engine.workers=2")
+    assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
+    assert all("killed by the system (SIGKILL" in f["cause"] for f in failures)
+    assert metrics["failures"] == 2
+    assert metrics["train"]["clients"] == 5
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_million_words_is_cut_short(tiny, tmp_path, workers):
+    _, failures = run_faulty(tiny, tmp_path, "wordy", f"engine.workers={workers}")
+    assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
+    for failure in failures:
+        assert failure["cause"].startswith("RuntimeError: no no no")
+        assert len(failure["cause"]) <= 2000
+        assert "in local_update" in failure["detail"]
+        assert len(failure["detail"]) <= 20_000
+
+
+def test_outcomes_come_in_the_order_of_the_jobs_and_are_the_same_from_any_crew(tiny, tmp_path):
+    """More jobs than workers may have waiting, among them one that fails."""
+    experiment = tiny("method.name=fedavg")
+    folder = RunFolder(tmp_path)
+    home = host(experiment, tmp_path)
+    folder.open(experiment)
+    keep(home.federation, experiment, folder)
+    state = home.initial_state()
+    jobs = [Job(kind="update", clients=(client % 5,), kept=(0,)) for client in range(12)]
+    jobs[7] = Job(kind="update", clients=(99,), kept=(0,))
+    jobs.append(Job(kind="personalize", clients=(0, 6), kept=(0, 0)))
+    crews: list[Crew] = [InProcess(home), Processes(tmp_path, ["cpu", "cpu"], [])]
+    try:
+        alone, shared = ([*crew.run(state, jobs)] for crew in crews)
+    finally:
+        for crew in crews:
+            crew.close()
+    folder.close()
+    for outcomes in (alone, shared):
+        assert [outcome.job for outcome in outcomes] == jobs
+        kinds = [Updated] * 7 + [Failed] + [Updated] * 4 + [Personalised]
+        assert [type(outcome.reply) for outcome in outcomes] == kinds
+    for one, other in zip(alone, shared, strict=True):
+        assert equal(one.tensors, other.tensors)
+    assert alone[-1].reply == shared[-1].reply
+    assert not equal(alone[0].tensors, alone[1].tensors)
+    assert equal(alone[0].tensors, alone[5].tensors)  # the same client, the same bits
+
+
+def test_a_worker_that_cannot_start_ends_the_run_in_words(tiny, tmp_path):
+    with pytest.raises(UserError, match=r"a worker could not start: its worker ended with code 1"):
+        next(Processes(tmp_path, ["cpu"], []).run(host(tiny(), tmp_path).initial_state(), [JOB]))
+
+
+JOB = Job(kind="update", clients=(0,), kept=(0,))
+
+
+def test_workers_that_were_started_early_are_used_and_spare_ones_stopped(tmp_path):
+    prepared = [Worker() for _ in range(3)]
+    crew = Processes(tmp_path, ["cpu", "cpu"], prepared)
+    assert crew.workers == prepared[:2]
+    assert prepared[2].process.poll() is not None
+    crew.close()
+    assert all(worker.process.poll() is not None for worker in prepared)
+
+
+def test_the_number_of_threads_is_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
