@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from calibre import rng
 from calibre.data import augment
 from calibre.errors import UserError
 from calibre.finished.run import FinishedRun
@@ -17,7 +18,7 @@ from calibre.personal.bundle import Bundle
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.frozen_head import HOW
 from calibre.personal.own import start_anew
-from calibre.personal.solved_head import held_out, options, solved, strength_for
+from calibre.personal.solved_head import features_of, held_out, solved, strength_for
 from calibre.tensors import belongs, take
 
 
@@ -36,7 +37,7 @@ def personalize_newcomer(
     arrived = read_images(data, preprocessing.shape)
     site = _site(finished, arrived)
     seen = _encoded(finished, arrived, site)
-    strength = strength_for(seen, site, choice)
+    strength = strength_for(seen, choice)
     test = arrived.test and seen.more(*arrived.test, preprocessing.normalization)
     return assemble(
         Making(
@@ -47,9 +48,9 @@ def personalize_newcomer(
             network=experiment.network,
             preprocessing=preprocessing,
             encoders=copy.deepcopy(seen.parts),
-            head=seen.raw(solved(seen, site, strength)),
+            head=seen.raw(solved(seen, strength)),
             labelled=seen.more(*arrived.train, preprocessing.normalization),
-            held_out=held_out(seen, site, strength),
+            held_out=held_out(seen, strength),
             fitted=HOW,
             test=test,
             unlabelled=len(arrived.unlabelled),
@@ -63,7 +64,7 @@ def personalize_newcomer(
 def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     """The newcomer's images; the run's head, where it knows all these classes, is the prior."""
     encoder = site.network.get_submodule("encoder")
-    features = finished.choice.features if finished.choice else options(site)[0]
+    features = features_of(site, finished.choice)
     norm, count = site.normalization, site.personal.components
     parts = parts_for(features, encoder, site.images, norm, count)
     known, head = finished.federation.classes, getattr(site.network, "head", None)
@@ -71,7 +72,8 @@ def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     if isinstance(head, torch.nn.Linear) and set(arrived.classes) <= set(known):
         rows = [known.index(name) for name in arrived.classes]
         prior = Head(*(part[rows] for part in Head.of(head)))
-    return encode_client(parts, site.images, arrived.train.labels, norm, prior)
+    folds = rng.stream(site.seed, "folds", site.client)
+    return encode_client(parts, site.images, arrived.train.labels, norm, site.classes, folds, prior)
 
 
 def _site(finished: FinishedRun, arrived: Arrived) -> Site:

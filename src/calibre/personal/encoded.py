@@ -15,6 +15,7 @@ from calibre.models.network import Head, feature_count
 from calibre.models.pixels import LARGEST_SIDE, Components, Pixels
 from calibre.personal.choosing import Features
 from calibre.personal.heads import Samples
+from calibre.personal.holdout import FOLDS, stratified
 from calibre.personal.predictor import SideBySide
 from calibre.personal.solve import Scaling, fold, scaling, standardise, unfold
 
@@ -26,6 +27,8 @@ class Encoded:
     labelled: Samples  # standardised [n, d]
     unlabelled: Tensor  # likewise [m - n, d]
     prior: Head | None  # of standardised features
+    classes: int  # K
+    fold: Tensor  # int64 [n]: where a labelled image is held out; -1: the only one of its class
 
     def more(self, images: Tensor, labels: Tensor, normalization: Normalization) -> Samples:
         """Other images by the same parts, as they come: for :meth:`raw` heads."""
@@ -54,18 +57,21 @@ def encode_client(
     images: Tensor,
     labels: Tensor,
     normalization: Normalization,
+    classes: int,
+    generator: torch.Generator,
     prior: Head | None = None,
 ) -> Encoded:
     """All of a client's images, the ``labels`` [n] being those of the first n.
 
-    ``prior`` is a head of the first part's features.
+    ``prior`` is a head of the first part's features; ``generator`` deals the labels into folds.
     """
     raw = encode(SideBySide(parts), images, normalization)
     by = scaled_by(parts, raw)
     x = standardise(raw, by)
     n = len(labels)
     padded = None if prior is None else unfold(_padded(prior, raw.shape[1]), by)
-    return Encoded(parts, by, Samples(x[:n], labels), x[n:], padded)
+    fold = stratified(labels.cpu(), FOLDS, generator)
+    return Encoded(parts, by, Samples(x[:n], labels), x[n:], padded, classes, fold)
 
 
 def scaled_by(parts: Sequence[nn.Module], features: Tensor) -> Scaling:

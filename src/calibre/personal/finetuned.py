@@ -30,8 +30,7 @@ from calibre.personal.predictor import SideBySide
 from calibre.personal.solved_head import (
     SolvedHead,
     encoded,
-    fold_stream,
-    options,
+    features_of,
     solved,
     strength_for,
 )
@@ -100,13 +99,13 @@ class FineTuned:
                 z = encode(network.encoder, images, site.normalization)
                 yield z, F.linear(z, network.head.weight, network.head.bias).detach()
 
-        return cross_validate(labels, refit, fold_stream(site), FOLDS)
+        return cross_validate(labels, refit, rng.stream(site.seed, "folds", site.client), FOLDS)
 
 
 def finetune(site: Site, choice: Choice | None) -> Classifier:
     """The site's encoder, in place, and a head that starts as the solved one."""
-    seen = encoded(site, choice.features if choice else options(site)[0])
-    start = seen.raw(solved(seen, site, strength_for(seen, site, choice)))
+    seen = encoded(site, features_of(site, choice))
+    start = seen.raw(solved(seen, strength_for(seen, choice)))
     head = nn.Linear(start.weight.shape[1], site.classes, device=site.device)
     put(head, {"weight": start.weight, "bias": start.bias})
     network = Classifier(SideBySide(seen.parts), head).eval()  # batch norm stays as it is

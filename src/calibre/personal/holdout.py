@@ -69,10 +69,22 @@ def cross_validate(
     """Every labelled image answered by a model of the other folds."""
     fold = stratified(labels, folds, generator)
     used = [f for f in range(folds) if (fold == f).any()]
-    trained = [torch.nonzero(fold != f)[:, 0] for f in used]
+    answers = iter(refit([torch.nonzero(fold != f)[:, 0] for f in used]))
+    return held_out_of(labels, fold, lambda rows: next(answers))
+
+
+def held_out_of(
+    labels: Tensor, fold: Tensor, answer: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> HeldOut:
+    """What models say of images that are held out of their folds.
+
+    ``answer`` gives features and logits of all labelled images by the model of some rows; it is
+    called for one fold after another.
+    """
     parts = []
-    for f, rows, (features, logits) in zip(used, trained, refit(trained), strict=True):
-        held = fold == f
+    for f in sorted(set(fold.tolist()) - {-1}):
+        held, rows = fold == f, torch.nonzero(fold != f)[:, 0]
+        features, logits = answer(rows)
         prototypes = fit_prototypes(features[rows], labels[rows])
         distances = prototypes.distance(features[held]) if prototypes else features.new_empty(0)
         parts.append(HeldOut(logits[held], labels[held], distances, fold[held]))

@@ -22,7 +22,7 @@ from calibre.personal.choosing import STRENGTHS, WORST, Choice, Curve, Features,
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.frozen_head import CAUTION, HOW, LARGEST_GROUP
 from calibre.personal.heads import Samples
-from calibre.personal.holdout import FOLDS, HeldOut, cross_validate, stratified
+from calibre.personal.holdout import FOLDS, HeldOut, held_out_of
 from calibre.personal.model import (
     Personal,
     Prepared,
@@ -42,9 +42,7 @@ class SolvedHead:
         self, method: Method, state: ServerState, clients: Iterable[Prepared]
     ) -> dict[int, dict[Features, Curve]]:
         return {
-            site.client: {
-                features: curve_of(encoded(site, features), site) for features in options(site)
-            }
+            site.client: {features: curve_of(encoded(site, features)) for features in options(site)}
             for site, _, _ in clients
         }
 
@@ -59,107 +57,102 @@ class SolvedHead:
 
     def _model(self, client: Prepared, choice: Choice | None) -> Personal:
         site, kept, test = client
-        seen = encoded(site, choice.features if choice else options(site)[0])
-        strength = strength_for(seen, site, choice)
-        head = seen.raw(solved(seen, site, strength))
+        seen = encoded(site, features_of(site, choice))
+        strength = strength_for(seen, choice)
+        head = seen.raw(solved(seen, strength))
         tested = seen.more(test.images, test.labels, site.normalization)
-        standard = Samples(standardise(tested.features, seen.scaling), test.labels)
-        both = replace(
-            seen, labelled=Samples(*map(torch.cat, zip(seen.labelled, standard, strict=True)))
-        )
+        shown = standardise(tested.features, seen.scaling)
+        x, labels = seen.labelled
+        all_labels = Samples(torch.cat([x, shown]), torch.cat([labels, test.labels]))
         return Personal(
             site.client,
             count_right_by_head(head, tested),
             len(test.labels),
             {**own_encoder(kept), **part_tensors(seen.parts[1:]), **head_tensors(head)},
-            final=seen.raw(solved(both, site, strength)),
+            final=seen.raw(solved(replace(seen, labelled=all_labels), strength)),
         )
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
-        seen = encoded(site, choice.features if choice else options(site)[0])
+        seen = encoded(site, features_of(site, choice))
         how = HOW + (CAUTION if method.met_labels(site.trains) else "")
-        return held_out(seen, site, strength_for(seen, site, choice)), how
+        return held_out(seen, strength_for(seen, choice)), how
 
 
 def options(site: Site) -> list[Features]:
     """What a head may see here."""
-    asked = site.personal.features
-    plain_encoder = isinstance(site.network.get_submodule("encoder"), Pixels | Nothing)
-    if plain_encoder:
+    if isinstance(site.network.get_submodule("encoder"), Pixels | Nothing):
         return ["encoder"]  # a floor that is what it is
+    asked = site.personal.features
     return ["encoder", "pixels"] if asked == "auto" else [asked]
 
 
+def features_of(site: Site, choice: Choice | None) -> Features:
+    return choice.features if choice else options(site)[0]
+
+
 def encoded(site: Site, features: Features) -> Encoded:
-    """A client's images by its site's network."""
+    """A client's images by its site's network; the network's own head is the prior."""
     encoder = site.network.get_submodule("encoder")
     parts = parts_for(features, encoder, site.images, site.normalization, site.personal.components)
     head = getattr(site.network, "head", None)
-    prior = Head.of(head) if isinstance(head, nn.Linear) else None
-    labels = site.labels[: site.labelled]
-    return encode_client(parts, site.images, labels, site.normalization, prior)
+    return encode_client(
+        parts,
+        site.images,
+        site.labels[: site.labelled],
+        site.normalization,
+        site.classes,
+        rng.stream(site.seed, "folds", site.client),
+        Head.of(head) if isinstance(head, nn.Linear) else None,
+    )
 
 
-def solved(seen: Encoded, site: Site, strength: float) -> Head:
+def solved(seen: Encoded, strength: float) -> Head:
     """The head of standardised features."""
-    (head,) = solve_heads([Problem(*seen.labelled, strength, seen.prior)], site.classes)
+    (head,) = solve_heads([Problem(*seen.labelled, strength, seen.prior)], seen.classes)
     return head
 
 
-def curve_of(seen: Encoded, site: Site) -> Curve:
+def curve_of(seen: Encoded) -> Curve:
     """How well each strength would have done on the client's own labels, held out."""
-    fold = folds(site)
-    held = fold >= 0
-    losses = [
-        float(F.cross_entropy(logits[held], seen.labelled.labels[held], reduction="sum"))
-        if held.any()
-        else 0.0
-        for logits in without(seen, site, fold, STRENGTHS)
-    ]
+    held = seen.fold >= 0
     images = int(held.sum())
-    return Curve(losses=tuple(min(loss, WORST * images) for loss in losses), images=images)
+    losses = [0.0] * len(STRENGTHS)
+    if images:
+        labels = seen.labelled.labels[held]
+        for i, logits in enumerate(without(seen, STRENGTHS)):
+            loss = float(F.cross_entropy(logits[held], labels, reduction="sum"))
+            losses[i] = min(loss, WORST * images)
+    return Curve(losses=tuple(losses), images=images)
 
 
-def strength_for(seen: Encoded, site: Site, choice: Choice | None) -> float:
+def strength_for(seen: Encoded, choice: Choice | None) -> float:
     """The client's C: by its own labels, and by what all clients found."""
-    own = curve_of(seen, site)
-    alone = pooled([{"encoder": own}]) if choice is None else choice
-    return own.choose(alone.common) if alone else STRENGTHS[len(STRENGTHS) // 2]
+    own = curve_of(seen)
+    common = choice or pooled([{"encoder": own}])
+    return own.choose(common.common) if common else STRENGTHS[len(STRENGTHS) // 2]
 
 
-def held_out(seen: Encoded, site: Site, strength: float) -> HeldOut:
+def held_out(seen: Encoded, strength: float) -> HeldOut:
     """Every labelled image answered by a head of the other folds."""
-
-    def refit(trained: Sequence[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
-        x, labels = seen.labelled
-        problems = [Problem(x[rows], labels[rows], strength, seen.prior) for rows in trained]
-        for head in solve_heads(problems, site.classes):
-            yield x.float(), F.linear(x, *head).float()
-
-    return cross_validate(seen.labelled.labels, refit, fold_stream(site))
+    x, labels = seen.labelled
+    (logits,) = without(seen, [strength])
+    answers = iter([(x.float(), logits.float())] * FOLDS)
+    return held_out_of(labels, seen.fold, lambda rows: next(answers))
 
 
-def without(seen: Encoded, site: Site, fold: Tensor, strengths: Sequence[float]) -> list[Tensor]:
+def without(seen: Encoded, strengths: Sequence[float]) -> list[Tensor]:
     """For each strength, logits [n, K] of the labelled images by heads that did not see them."""
     x, labels = seen.labelled
+    fold = seen.fold
     used = [f for f in range(FOLDS) if (fold == f).any()]
     tasks = [(f, s) for s in range(len(strengths)) for f in used]
     problems = [
         Problem(x[fold != f], labels[fold != f], strengths[s], seen.prior) for f, s in tasks
     ]
-    answers = [x.new_zeros(len(x), site.classes) for _ in strengths]
-    for (f, s), head in zip(tasks, solve_heads(problems, site.classes), strict=True):
+    answers = [x.new_zeros(len(x), seen.classes) for _ in strengths]
+    for (f, s), head in zip(tasks, solve_heads(problems, seen.classes), strict=True):
         answers[s][fold == f] = F.linear(x[fold == f], *head)
     return answers
-
-
-def folds(site: Site) -> Tensor:
-    """Which fold a labelled image is held out in; -1 for the only one of its class."""
-    return stratified(site.labels[: site.labelled].cpu(), FOLDS, fold_stream(site))
-
-
-def fold_stream(site: Site) -> torch.Generator:
-    return rng.stream(site.seed, "folds", site.client)
