@@ -38,6 +38,7 @@ from calibre.personal.heads import Samples
 from calibre.personal.holdout import as_it_is, cross_validate
 from calibre.personal.solve import Problem as Regression
 from calibre.personal.solve import solve_heads
+from calibre.rng import stream
 from calibre.sections import NetworkSettings
 
 SIZE, CLASSES, PER_CLASS = 32, 10, 8
@@ -123,7 +124,7 @@ def _bundle() -> tuple[Bundle, Pixels]:
     (solved,) = solve_heads([Regression(*labelled, strength=1.0)], CLASSES)
     head = Head(solved.weight.float(), solved.bias.float())
     refit = as_it_is(labelled.features, torch.nn.functional.linear(labelled.features, *head))
-    held_out = cross_validate(labelled.labels, refit, rng.stream(0, "folds"))
+    held_out = cross_validate(labelled.labels, refit, stream(0, "folds"))
     making = Making(
         client="benchmark", novel=True, method="untrained",
         classes=tuple(f"class {label}" for label in range(CLASSES)), network=network,

@@ -43,9 +43,30 @@ class FederationSettings(Settings):
     alpha: Annotated[float, Field(gt=0)] = 0.3  # of dirichlet (D-non-iid)
     overlap: Literal["disjoint", "independent"] = "disjoint"  # may two clients hold one image?
     labels: Positive | None = None  # labels kept per class and client; the rest is unlabelled
+    label_count: Positive | None = None  # or: labels kept per client
+    label_fraction: Annotated[float, Field(gt=0, le=1)] | None = None  # or: share of its images
+    label_draw: Literal["random", "class"] | None = None  # how these are drawn: like the client's
+    # own mix (default of a count or a fraction), or evenly by class (default of ``labels``)
     unlabelled: Count | None = None  # images of the source's unlabelled part per training client
     score_on: Literal["test", "validation"] = "test"  # validation: a fifth of a client's training
     # images, held out by class; for choosing settings without a look at any test image
+
+    @property
+    def labels_by_class(self) -> bool:
+        """Whether a client's labels say nothing of how frequent its classes are."""
+        return self.label_draw == "class" or (self.labels is not None and self.label_draw is None)
+
+    @model_validator(mode="after")
+    def _one_number_of_labels(self) -> "FederationSettings":
+        given = [key for key in ("labels", "label_count", "label_fraction") if getattr(self, key)]
+        if len(given) > 1:
+            raise UserError(f"federation.{given[0]} and federation.{given[1]}: give one of them")
+        if self.label_draw and not given:
+            raise UserError(
+                "federation.label_draw says how some labels are drawn: say how many with "
+                "federation.label_count, label_fraction or labels"
+            )
+        return self
 
 
 class ViewSettings(Settings):

@@ -298,7 +298,7 @@ def test_every_image_is_drawn_equally_often():
 def test_labels_kept_per_class_and_client(sizes, clients, kept):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     parts = Parts.of(np.arange(len(labels)) % clients, np.arange(len(labels)), clients)
-    keep = partition.keep_labels(parts, labels, kept, streams("labels"))
+    keep = partition.keep_of_each_class(parts, labels, kept, streams("labels"))
     classes = len(sizes)
     table = parts.where(keep).table(labels, classes)
     assert (table == parts.table(labels, classes).clip(max=kept)).all()
@@ -307,7 +307,7 @@ def test_labels_kept_per_class_and_client(sizes, clients, kept):
 def test_which_labels_are_kept_is_random():
     parts = Parts.of(np.zeros(40), np.arange(40), 1)
     kept = [
-        partition.keep_labels(parts, np.zeros(40, np.int64), 5, streams("labels", seed))
+        partition.keep_of_each_class(parts, np.zeros(40, np.int64), 5, streams("labels", seed))
         for seed in range(300)
     ]
     assert np.mean(kept, axis=0).min() > 0.02  # 1/8 expected
@@ -377,3 +377,29 @@ def test_what_an_infeasible_quantity_request_is_told_works(sizes, clients, held,
         make(int(found[1]), samples, disjoint)
     if 'overlap = "independent"' in message:
         make(clients, samples or max(2, held), False)
+
+
+def test_labels_drawn_at_random_follow_the_clients_own_mix():
+    labels = np.array([0] * 900 + [1] * 100)
+    parts = Parts.of(np.zeros(1000, int), np.arange(1000), 1)
+    ones = [
+        labels[parts.indices[partition.keep_labels(parts, labels, np.array([40]), False,
+                                                    streams("labels", seed))]].sum()
+        for seed in range(50)
+    ]  # fmt: skip
+    assert np.mean(ones) == pytest.approx(4, abs=1)  # a tenth of forty
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 40])
+def test_labels_drawn_by_class_are_as_even_as_the_images_allow(count):
+    labels = np.array([0] * 30 + [1] * 2 + [2] * 8)
+    parts = Parts.of(np.zeros(40, int), np.arange(40), 1)
+    keep = partition.keep_labels(parts, labels, np.array([count]), True, streams("labels"))
+    held = np.bincount(labels[parts.indices[keep]], minlength=3)
+    expected = np.zeros(3, int)  # deal one to each class that has any left, in turn
+    while expected.sum() < count:
+        for k in range(3):
+            if expected.sum() < count and expected[k] < (30, 2, 8)[k]:
+                expected[k] += 1
+    assert held.sum() == count
+    assert sorted(held) == sorted(expected)

@@ -20,7 +20,7 @@ import safetensors.numpy
 from calibre.data import partition
 from calibre.data.datasheet import datasheet
 from calibre.data.owners import hold_out, natural
-from calibre.data.parts import Ints, Labels, Parts
+from calibre.data.parts import Ints, Labels, Mask, Parts
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 from calibre.files import write_atomic
@@ -177,9 +177,7 @@ def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
             )
 
     labelled, hidden = train, train.where(np.zeros(len(train.indices), np.bool_))
-    if settings.labels:
-        streams = partial(numpy_stream, seed, "federation/labels")
-        kept = partition.keep_labels(train, pool.labels, settings.labels, streams)
+    if (kept := _kept_labels(train, pool, settings, seed)) is not None:
         labelled, hidden = train.where(kept), train.where(~kept)
 
     federation = Federation(
@@ -195,6 +193,24 @@ def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
         datasheet={},
     )
     return replace(federation, datasheet=datasheet(federation, pool, settings, seed, left_out))
+
+
+def _kept_labels(train: Parts, pool: Pool, settings: FederationSettings, seed: int) -> Mask | None:
+    """Which training images keep their label; None: all of them."""
+    streams = partial(numpy_stream, seed, "federation/labels")
+    if settings.labels and settings.label_draw != "random":
+        return partition.keep_of_each_class(train, pool.labels, settings.labels, streams)
+    if settings.labels:
+        held = np.count_nonzero(train.table(pool.labels, len(pool.classes)), axis=1)
+        counts = settings.labels * held
+    elif settings.label_count:
+        counts = np.full(len(train), settings.label_count)
+    elif settings.label_fraction:
+        counts = np.maximum(1, np.round(settings.label_fraction * train.sizes)).astype(np.int64)
+    else:
+        return None
+    by_class = settings.label_draw == "class"
+    return partition.keep_labels(train, pool.labels, counts, by_class, streams)
 
 
 def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:

@@ -243,11 +243,30 @@ def draw(counts: Ints, labels: Labels, streams: Streams) -> Parts:
     return Parts.of(np.repeat(np.arange(len(counts)), counts.sum(1)), indices, len(counts))
 
 
-def keep_labels(parts: Parts, labels: Labels, kept: int, streams: Streams) -> Mask:
+def keep_labels(
+    parts: Parts, labels: Labels, counts: Ints, by_class: bool, streams: Streams
+) -> Mask:
+    """Which of ``parts.indices`` keep their label: ``counts`` [C] of each client.
+
+    At random, so that they follow the client's own mix of classes; or ``by_class``, one of every
+    class after another, as evenly as the client's images allow.
+    """
+    keys = np.concatenate([streams(client).random(size) for client, size in enumerate(parts.sizes)])
+    if by_class:
+        keys = keys + rank_within(_classes_of(parts, labels), keys)  # the first of each, the second
+    kept: Mask = rank_within(parts.clients, keys) < counts[parts.clients]
+    return kept
+
+
+def keep_of_each_class(parts: Parts, labels: Labels, kept: int, streams: Streams) -> Mask:
     """Which of ``parts.indices`` keep their label: ``kept`` per class and client, at random."""
     keys = np.concatenate([streams(client).random(size) for client, size in enumerate(parts.sizes)])
-    groups = parts.clients * (int(labels.max()) + 1) + labels[parts.indices]
-    return rank_within(groups, keys) < kept
+    return rank_within(_classes_of(parts, labels), keys) < kept
+
+
+def _classes_of(parts: Parts, labels: Labels) -> Ints:
+    """A number for every client's every class, for each of ``parts.indices``."""
+    return parts.clients * (int(labels.max()) + 1) + labels[parts.indices]
 
 
 def held_out(labels: Labels, rng: np.random.Generator) -> Mask:
