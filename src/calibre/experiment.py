@@ -84,6 +84,22 @@ class Experiment(Settings):
         name = self.name or "-".join([Path(self.data.source).stem, *self.choice])
         return f"{name.replace(':', '-')}-{self.hash()[:8]}"
 
+    def extended(self, rounds: int) -> "Experiment":
+        """The same for more rounds. Not what a run of so many from the start would give: learning
+        rates that follow a schedule have been down already."""
+        if rounds <= self.training.rounds:
+            raise UserError(
+                f"training.rounds = {rounds}: the run has {self.training.rounds} already; give more"
+            )
+        ended = (*self.training.ended, self.training.rounds)
+        training = self.training.model_copy(update={"rounds": rounds, "ended": ended})
+        return self.model_copy(update={"training": training})
+
+    def extends(self, other: "Experiment") -> bool:
+        """Whether this is the other, extended."""
+        more = self.training.rounds > other.training.rounds
+        return more and other.extended(self.training.rounds).hash() == self.hash()
+
     def to_toml(self) -> str:
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
@@ -93,6 +109,8 @@ class Experiment(Settings):
         del values["data"]["root"]
         if self.network.weights is not None:  # what is in the file counts, not where it lies
             del values["network"]["weights"]["name"]
+        if not self.training.ended:
+            del values["training"]["ended"]
         if self.privacy.clip is None:  # off: its other settings change nothing
             del values["privacy"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -68,7 +68,8 @@ class RunFolder:
             self._claim()
         except OSError as error:
             raise UserError(f"cannot use {self.path} as run folder: {error.strerror}") from None
-        if self.begun and (held := self.read_experiment()).hash() != experiment.hash():
+        held = self.read_experiment() if self.begun else experiment
+        if held.hash() != experiment.hash() and not experiment.extends(held):
             raise UserError(
                 f"{self.path} holds a run of another experiment ({_difference(held, experiment)}); "
                 "give this one a folder of its own with --out"

@@ -120,8 +120,10 @@ def result_table(metrics: Mapping[str, Any]) -> Table:
     table = Table(title=f"accuracy over clients, each with its own model (seed {metrics['seed']})")
     table.add_column("clients")
     table.add_column("model", no_wrap=True)
-    for _, title, _, _ in COLUMNS:
+    for i, (_, title, _, _) in enumerate(COLUMNS):
         table.add_column(title, justify="right")
+        if i == 0:
+            table.add_column("95 % interval", justify="right", no_wrap=True)
     for group, title in (("train", "trained"), ("novel", "novel")):
         if not metrics[group]["clients"]:
             continue
@@ -129,7 +131,12 @@ def result_table(metrics: Mapping[str, Any]) -> Table:
         rows |= {FLOORS[floor][0]: figures[group] for floor, figures in metrics["floors"].items()}
         for i, (name, figures) in enumerate(rows.items()):
             cells = [f"{figures[key] * scale:.{digits}f}" for key, _, scale, digits in COLUMNS]
+            cells.insert(1, _range(figures.get("interval")))
             who = f"{figures['clients']} {title}" if i == 0 else ""
             table.add_row(who, escape(name), *cells, style="bold" if i == 0 else None)
         table.add_section()
     return table
+
+
+def _range(interval: Sequence[float] | None) -> str:
+    return "" if interval is None else f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f}"

@@ -150,6 +150,7 @@ class TrainingSettings(Settings):
     clients_per_round: Positive = 8
     epochs: Positive = 3  # local epochs per round
     amp: bool = False  # automatic mixed precision (bfloat16), on cuda
+    ended: tuple[Count, ...] = ()  # the rounds at which this run had ended before it was extended
 
 
 class PersonalSettings(Settings):

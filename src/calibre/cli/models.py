@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibre.cli.answers import percent, print_csv, print_table, show_card
-from calibre.cli.common import INTERRUPTED, AsJson, errors
+from calibre.cli.common import INTERRUPTED, AsJson, Changes, errors
 from calibre.cli.listening import (
     Certificate,
     Host,
@@ -95,15 +95,33 @@ def bundle(
 
 def personalize(
     run: RunFolder,
-    data: Annotated[Path, typer.Option(help="Labelled images: one sub-folder per class.")],
-    out: Annotated[Path, typer.Option(help="The bundle's folder.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Labelled images of a new client: one sub-folder per class.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The bundle's folder; with --all, another run folder.")
+    ] = None,
+    everybody: Annotated[
+        bool, typer.Option("--all", help="Make all clients' models anew, with --set personal.*")
+    ] = False,
+    set_: Changes = None,
     name: Annotated[
         str | None, typer.Option(help="What to call the client; default: the folder's name.")
     ] = None,
     refuse: Rate = 0.05,
     as_json: AsJson = False,
 ) -> None:
-    """A personal model for a client never seen, from a few labelled images, in seconds."""
+    """A personal model for a client never seen, in seconds; or --all clients' made anew.
+
+    Neither trains the encoder again.
+    """
+    if everybody:
+        if data or name:
+            raise UserError("--all makes the models of the run's own clients: leave --data out")
+        _personalize_all(run, set_ or (), out, as_json)
+        return
+    if data is None or out is None:
+        raise UserError("give --data IMAGES and --out BUNDLE, or --all for the run's own clients")
     from calibre.finished.newcomer import personalize_newcomer
 
     card = personalize_newcomer(run, data, name, refuse).save(out).card
@@ -111,6 +129,14 @@ def personalize(
         print(json.dumps(_facts(out, card), indent=2))
         return
     show_card(card, out)
+
+
+def _personalize_all(run: Path, changes: Sequence[str], out: Path | None, as_json: bool) -> None:
+    from calibre.cli.running import run_and_show
+    from calibre.finished.again import anew
+
+    experiment, place = anew(run, changes, out)
+    run_and_show(experiment, place, None, as_json, [])
 
 
 def predict(

@@ -44,7 +44,7 @@ def run(
 
         settings = for_data(values, data) if data else experiments.read(experiment, set_)
         folder = out or Path("runs") / settings.folder_name
-        _run(settings, folder, tensorboard, as_json, prepared)
+        run_and_show(settings, folder, tensorboard, as_json, prepared)
 
 
 def resume(
@@ -53,7 +53,10 @@ def resume(
     tensorboard: TensorBoard = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run from its last checkpoint; --set engine.* may change where it runs."""
+    """Go on with a run from its last checkpoint.
+
+    --set engine.* may change where it runs; --set training.rounds=N extends it.
+    """
     from calibre.tables import gather
 
     file = folder / "experiment.toml"
@@ -62,7 +65,12 @@ def resume(
     with _early_workers(gather(file, set_ or ())) as prepared:
         from calibre import experiment as experiments
 
-        _run(experiments.read(file, set_ or ()), folder, tensorboard, as_json, prepared)
+        held, asked = experiments.read(file), experiments.read(file, set_ or ())
+        if asked.training.rounds != held.training.rounds:
+            same = asked.training.model_copy(update={"rounds": held.training.rounds})
+            base = asked.model_copy(update={"training": same})
+            asked = base.extended(asked.training.rounds)
+        run_and_show(asked, folder, tensorboard, as_json, prepared)
 
 
 @contextmanager
@@ -84,7 +92,7 @@ def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
             worker.stop()
 
 
-def _run(
+def run_and_show(
     settings: Any, folder: Path, tensorboard: Path | None, as_json: bool, prepared: list[Any]
 ) -> None:
     from calibre import engines

@@ -13,6 +13,7 @@ from calibre.files import write_atomic
 COLUMNS = [
     "client", "name", "novel", "samples", "unlabelled", "test_samples", "classes", "accuracy",
 ]  # fmt: skip
+Z95 = 1.959963984540054  # 95 % of a normal distribution lies within this many deviations
 MEASURES = ["mean", "variance", "std", "worst_tenth", "best_tenth", "min", "max"]
 
 
@@ -50,6 +51,23 @@ def summary(accuracies: Sequence[float]) -> dict[str, float | int | None]:
         "min": ranked[0],
         "max": ranked[-1],
     }
+
+
+def interval(rows: Sequence[tuple[float, int]]) -> tuple[float, float] | None:
+    """The 95 % interval of a mean of accuracies, each measured on so many test images.
+
+    How sure one can be of the mean for just these clients: images are drawn, clients are not. Each
+    client's share is taken as Wilson's centre, so that 5 of 5 right is not taken for certain.
+    """
+    if not rows:
+        return None
+    mean = _mean([accuracy for accuracy, _ in rows])
+    spread = 0.0
+    for accuracy, images in rows:
+        share = (accuracy * images + Z95**2 / 2) / (images + Z95**2)
+        spread += share * (1 - share) / images
+    half = Z95 * math.sqrt(spread) / len(rows)
+    return max(0.0, mean - half), min(1.0, mean + half)
 
 
 def write_clients_csv(rows: Sequence[ClientResult], path: Path) -> None:

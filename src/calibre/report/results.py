@@ -11,7 +11,7 @@ from calibre.methods.method import Method, ServerState
 from calibre.personal.choosing import Choice
 from calibre.report import payoff
 from calibre.report.figures.accuracies import accuracy_figure
-from calibre.report.metrics import ClientResult, summary, write_clients_csv
+from calibre.report.metrics import ClientResult, interval, summary, write_clients_csv
 from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, to_file
 
@@ -70,7 +70,8 @@ def _bytes(sent: Mapping[str, Tensors]) -> int:
 
 def groups(rows: list[ClientResult], value: Any) -> dict[str, Any]:
     """The summary of one figure over the clients that trained and over the novel ones."""
-    return {
-        "train": summary([value(row) for row in rows if not row.novel]),
-        "novel": summary([value(row) for row in rows if row.novel]),
-    }
+    found = {}
+    for name, novel in (("train", False), ("novel", True)):
+        own = [(value(row), row.test_samples) for row in rows if row.novel == novel]
+        found[name] = {**summary([score for score, _ in own]), "interval": interval(own)}
+    return found

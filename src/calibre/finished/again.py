@@ -1,0 +1,57 @@
+"""Personal models made anew on a finished run, without training again."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from calibre import experiment as experiments
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.files import write_atomic
+from calibre.run_folder import RunFolder
+from calibre.tables import flat
+
+SECTION = "personal."  # of the settings that may change
+
+
+def anew(source: Path, changes: Sequence[str], out: Path | None) -> tuple[Experiment, Path]:
+    """A run folder that holds all training of ``source`` and other settings of personal models.
+
+    Running it makes the personal models, their scores and floors, and nothing else.
+    """
+    held = RunFolder(source)
+    before = held.read_experiment()
+    if not held.finished:
+        raise UserError(f"the run in {source} is not finished: calibre-fl resume {source}")
+    experiment = experiments.read(held.experiment, changes)
+    one, other = (_values(e) for e in (before, experiment))
+    unlike = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    if strange := [key for key in unlike if not key.startswith((SECTION, "engine.", "name"))]:
+        raise UserError(
+            f"--set {strange[0]}: only settings of personal models (personal.*) can change on a "
+            "finished run; with others, train a run of its own"
+        )
+    place = out or source.with_name(f"{source.name}-{experiment.hash()[:8]}")
+    if RunFolder(place).begun and RunFolder(place).read_experiment().hash() != experiment.hash():
+        raise UserError(f"{place} holds another run: give a folder of its own with --out")
+    if not RunFolder(place).begun:
+        _copy(held, RunFolder(place), experiment)
+    return experiment, place
+
+
+def _copy(held: RunFolder, place: RunFolder, experiment: Experiment) -> None:
+    """Everything that training left; the experiment last, for it makes the folder a run's."""
+    place.path.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(held.checkpoints, place.checkpoints, dirs_exist_ok=True)
+    if held.clients.is_dir():
+        personal = shutil.ignore_patterns("personal.safetensors")
+        shutil.copytree(held.clients, place.clients, dirs_exist_ok=True, ignore=personal)
+    for file in held.path.glob("federation.*"):
+        shutil.copy2(file, place.path / file.name)
+    shutil.copy2(held.events, place.events)
+    write_atomic(place.experiment, experiment.to_toml())
+
+
+def _values(experiment: Experiment) -> dict[str, Any]:
+    return flat(experiment.model_dump(mode="json"))
