@@ -31,7 +31,8 @@ NO_LABELS = "method.labels.weight=0"
 METHODS = {
     "calibre/simclr": ("method.name=calibre", NO_LABELS, *SMALL, "method.exchange=encoder"),
     "calibre/moco": (
-        "method.name=calibre", NO_LABELS, "method.objective=moco", *SMALL, "method.objective.persist=true",
+        "method.name=calibre", NO_LABELS, "method.objective=moco", *SMALL,
+        "method.objective.persist=true",
     ),
     "calibre/smog": (
         "method.name=calibre", NO_LABELS, "method.objective=smog", *SMALL,

@@ -64,7 +64,8 @@ def test_a_client_tunes_the_global_head_on_its_own_frozen_encoder(tiny, tmp_path
     state, (update, _) = after_a_round(home)
     (model,) = home.personalize(state, "method", [0])
     assert equal(take(home.load("method").network, ["encoder"]), update.personal)
-    assert close(model.tensors, head_by_hand(home.site("method", state, 0), state))
+    head = {name: model.tensors[name] for name in ("head.weight", "head.bias")}
+    assert close(head, head_by_hand(home.site("method", state, 0), state))
 
 
 def head_by_hand(site, state):
@@ -92,7 +93,7 @@ def test_who_trained_an_encoder_only_now_then_gets_a_head_like_everybody(tiny, t
         encoder = take(prepared.site.network, ["encoder"])
         expected = head_by_hand(prepared.site, state)
         (model,) = home.personalize(state, "method", [client])
-        assert close(model.tensors, expected)
+        assert close({name: model.tensors[name] for name in expected}, expected)
         assert equal(take(home.load("method").network, ["encoder"]), encoder)
         assert equal(take(home.load("method").network, ["head"]), state.model)  # not its own
 

@@ -23,7 +23,7 @@ def test_local_is_ten_epochs_of_a_plain_torch_loop(tiny, tmp_path):
     experiment = tiny("method.name=local", "personal.epochs=10")
     home = host(experiment, tmp_path)
     state = home.initial_state()
-    (model,) = home.personalize(state, "method", [0])
+    own = home.prepared("method", state, 0).kept
 
     site, sgd = home.site("method", state, 0), experiment.method.sgd
     site.load()
@@ -41,15 +41,14 @@ def test_local_is_ten_epochs_of_a_plain_torch_loop(tiny, tmp_path):
             optimizer.step()
             step += 1
     for name, tensor in network.state_dict().items():
-        assert torch.allclose(model.tensors[name].double(), tensor.double(), atol=1e-4), name
+        assert torch.allclose(own[name].double(), tensor.double(), atol=1e-4), name
 
 
 def test_no_server_state_is_read_and_no_other_client_matters(tiny, tmp_path):
     home = host(tiny("method.name=local", "personal.epochs=1"), tmp_path)
-    (alone,) = home.personalize(home.initial_state(), "method", [6])
-    *_, among = home.personalize(ServerState(0, {}), "method", [0, 3, 6])
-    assert equal(alone.tensors, among.tensors)
-    assert alone.accuracy == among.accuracy
+    alone = home.prepared("method", home.initial_state(), 6).kept
+    home.personalize(home.initial_state(), "method", [0, 3])
+    assert equal(alone, home.prepared("method", ServerState(0, {}), 6).kept)
 
 
 def test_convergence_is_one_percent_of_the_five_epoch_mean_in_ten_epochs():
@@ -87,10 +86,17 @@ def test_it_stops_between_two_epochs_of_the_very_training_of_local(
 def test_the_cap_ends_what_does_not_settle_with_the_bits_of_local(tiny, convergent, tmp_path, cap):
     fair = host(tiny("method.name=local", f"personal.epochs={cap}"), tmp_path / "a")
     home = host(convergent(f"method.cap={cap}"), tmp_path / "b")
-    (one,) = fair.personalize(fair.initial_state(), "method", [0])
-    (other,) = home.personalize(home.initial_state(), "method", [0])
-    assert equal(one.tensors, other.tensors)
-    assert one.accuracy == other.accuracy
+    one, other = (h.prepared("method", h.initial_state(), 0).kept for h in (fair, home))
+    assert equal(one, other)
+
+
+def test_its_head_stands_on_its_own_encoder(tiny, tmp_path):
+    home = host(tiny("method.name=local", "personal.head=solved"), tmp_path)
+    (model,) = home.personalize(home.initial_state(), "method", [0])
+    own = home.prepared("method", home.initial_state(), 0).kept
+    encoder = {name: tensor for name, tensor in own.items() if name.startswith("encoder.")}
+    assert equal({name: model.tensors[name] for name in encoder}, encoder)
+    assert not torch.equal(model.tensors["head.weight"], own["head.weight"])
 
 
 def test_the_reported_losses_are_those_of_the_training_loop(convergent, tmp_path):

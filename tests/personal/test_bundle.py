@@ -195,10 +195,10 @@ def test_own_code_that_is_not_there_is_told(copy):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "has version 2, this Calibre reads 1"),
+        ({"version": 1}, "has version 1, this Calibre reads 2"),
         ({"format": "x"}, "not the card of a bundle"),
         ({"surprise": 1}, "unknown key 'surprise'"),
-        ({"encoders": 10**9}, "encoders"),
+        ({"parts": [{"kind": "pixels", "side": 10**9}]}, "side"),
     ],
     ids=["version", "format", "key", "encoders"],
 )

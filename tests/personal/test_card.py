@@ -4,12 +4,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from calibre.personal.arrival import fit_head
 from calibre.personal.assemble import assemble
 from calibre.personal.card import markdown
 from calibre.personal.holdout import cross_validate, refit_heads
 from calibre.personal.trust import wilson
-from tests.personal.made_bundle import COLOURS, make_bundle, making
+from tests.personal.made_bundle import COLOURS, fit_head, make_bundle, making
 
 
 def test_the_card_counts_what_there_is():
@@ -84,7 +83,7 @@ def test_two_images_a_class_leave_the_temperature_alone():
 
 def test_one_image_a_class_still_makes_a_bundle():
     labelled = making(per_class=1).labelled
-    head, held_out = fit_head(labelled, 3, _settings(), 0)
+    head, held_out = fit_head(labelled, 3)
     card = make_bundle(per_class=1, head=head, held_out=held_out, test=None).card
     assert card.accuracy is None
     assert card.outside.limit is None

@@ -18,7 +18,7 @@ from calibre.personal.bundle import Bundle
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.frozen_head import HOW
 from calibre.personal.own import start_anew
-from calibre.personal.solved_head import features_of, held_out, solved, strength_for
+from calibre.personal.solved_head import features_of, held_out, prior_of, solved, strength_for
 from calibre.tensors import belongs, take
 
 
@@ -67,11 +67,12 @@ def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     features = features_of(site, finished.choice)
     norm, count = site.normalization, site.personal.components
     parts = parts_for(features, encoder, site.images, norm, count)
-    known, head = finished.federation.classes, getattr(site.network, "head", None)
-    prior = None
-    if isinstance(head, torch.nn.Linear) and set(arrived.classes) <= set(known):
+    known, prior = finished.federation.classes, prior_of(site)
+    if prior is not None and set(arrived.classes) <= set(known):
         rows = [known.index(name) for name in arrived.classes]
-        prior = Head(*(part[rows] for part in Head.of(head)))
+        prior = Head(prior.weight[rows], prior.bias[rows])
+    else:
+        prior = None
     folds = rng.stream(site.seed, "folds", site.client)
     return encode_client(parts, site.images, arrived.train.labels, norm, site.classes, folds, prior)
 

@@ -14,7 +14,7 @@ from calibre.sections import Count
 from calibre.settings import Settings
 
 # C of the regression, as in scikit-learn: the larger, the weaker the penalty
-STRENGTHS = tuple(10 ** (step / 2) for step in range(-6, 3))
+STRENGTHS = tuple(10 ** (step / 2) for step in range(-8, 3))
 PSEUDO = 100.0  # labels that the curve of all clients counts as, beside a client's own
 WORST = 1e4  # of a mean loss: what is larger is as bad
 

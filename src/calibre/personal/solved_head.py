@@ -94,10 +94,9 @@ def features_of(site: Site, choice: Choice | None) -> Features:
 
 
 def encoded(site: Site, features: Features) -> Encoded:
-    """A client's images by its site's network; the network's own head is the prior."""
+    """A client's images by its site's network."""
     encoder = site.network.get_submodule("encoder")
     parts = parts_for(features, encoder, site.images, site.normalization, site.personal.components)
-    head = getattr(site.network, "head", None)
     return encode_client(
         parts,
         site.images,
@@ -105,8 +104,18 @@ def encoded(site: Site, features: Features) -> Encoded:
         site.normalization,
         site.classes,
         rng.stream(site.seed, "folds", site.client),
-        Head.of(head) if isinstance(head, nn.Linear) else None,
+        prior_of(site),
     )
+
+
+def prior_of(site: Site) -> Head | None:
+    """The network's own head, which many clients or the client itself have trained; or None."""
+    linear = getattr(site.network, "head", None)
+    if not isinstance(linear, nn.Linear):
+        return None
+    head = Head.of(linear)
+    untouched = torch.equal(head.weight.cpu(), site.initial["head.weight"])
+    return None if untouched and site.round == 0 else head
 
 
 def solved(seen: Encoded, strength: float) -> Head:
