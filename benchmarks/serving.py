@@ -24,19 +24,20 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 from calibre.data.augment import Normalization
 from calibre.data.formats import Pixels
-from calibre.experiment import NetworkSettings, PersonalSettings
 from calibre.local.features import encode
-from calibre.models.network import Problem, build_encoder
+from calibre.models.network import Head, Problem, build_encoder
 from calibre.personal.assemble import Making, assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.export import export_onnx
 from calibre.personal.heads import Samples
-from calibre.personal.newcomer import fit_head
+from calibre.personal.holdout import as_it_is, cross_validate
+from calibre.sections import NetworkSettings
 
 SIZE, CLASSES, PER_CLASS = 32, 10, 8
 CALLERS, SECONDS, REPEATS = 16, 4.0, 3
@@ -118,7 +119,9 @@ def _bundle() -> tuple[Bundle, Pixels]:
     encoder = build_encoder(Problem(SIZE, 3, CLASSES, network, seed=0)).eval()
     features = encode(encoder, torch.from_numpy(images), normalization)
     labelled = Samples(features, torch.from_numpy(labels))
-    head, held_out = fit_head(labelled, CLASSES, PersonalSettings(), seed=0)
+    head = Head(torch.randn(CLASSES, features.shape[1]), torch.zeros(CLASSES))
+    answers = as_it_is(features, F.linear(features, *head))
+    held_out = cross_validate(labelled.labels, answers, torch.Generator())
     making = Making(
         client="benchmark", novel=True, method="untrained",
         classes=tuple(f"class {label}" for label in range(CLASSES)), network=network,

@@ -81,7 +81,7 @@ def test_a_network_without_a_linear_head_cannot_be_bundled():
     network = torch.nn.Module()
     network.encoder = torch.nn.Flatten()
     network.head = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
-    with pytest.raises(UserError, match="personal models of FedAvg cannot be bundled: .*linear"):
+    with pytest.raises(UserError, match=r"personal models of FedAvg cannot be bundled: .*linear"):
         as_classifier(FedAvg(), network, {})
 
 
