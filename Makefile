@@ -16,6 +16,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks

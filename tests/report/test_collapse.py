@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from calibre.engine import events, rounds
 from calibre.report.collapse import warnings
-from calibre.settings import Settings
-from calibre.ssl.objective import Objective, Pair
+from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Step
 
 HEALTHY = {"loss": 3.0, "l_s": 3.0, "spread": 0.98, "similarity": 0.4}
 
@@ -112,7 +111,7 @@ def test_terms_that_are_idle():
     assert "1.2 clusters" in text
 
 
-class ToAPoint(Settings):
+class ToAPoint(ObjectiveSettings):
     """An objective that is content when every image is encoded as the same point."""
 
     title: ClassVar[str] = "to a point"
@@ -133,7 +132,7 @@ class ToAPointObjective(Objective):
         self.encoder = encoder
         self.projector = nn.Linear(features, projection)
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         loss = sum((v - 1).square().mean() for v in (z_a, z_b, h_a, h_b))

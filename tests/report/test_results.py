@@ -4,6 +4,7 @@ from calibre.experiment import Experiment
 from calibre.report.catalogue import SMALLEST
 from calibre.report.metrics import ClientResult
 from calibre.report.results import write_results
+from calibre.run_folder import RunFolder
 
 CLIENTS = [ClientResult(0, "", False, 5, 0, 5, 2, 0.5, {})]
 
@@ -33,8 +34,9 @@ def test_what_a_client_sends_and_receives_in_a_round_is_kept(name, up, down, tmp
     network = experiment.method.build(SMALLEST)
     state = experiment.method.init(network)
     metrics = write_results(
-        experiment, experiment.method, state, tmp_path, "f00d", CLIENTS, 0, [], 1.0, {}
-    )
+        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0, {},
+        choice=None,
+    )  # fmt: skip
     assert metrics["bytes_up"] == parts(network, *up)
     assert metrics["bytes_down"] == parts(network, *down)
     assert (metrics["bytes_up"] > 0) == bool(up)
@@ -45,8 +47,9 @@ def test_a_method_may_send_more_than_a_model(tmp_path):
     network = experiment.method.build(SMALLEST)
     state = experiment.method.init(network)
     metrics = write_results(
-        experiment, experiment.method, state, tmp_path, "f00d", CLIENTS, 0, [], 1.0, {}
-    )
+        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0, {},
+        choice=None,
+    )  # fmt: skip
     parameters = {*network.encoder.parameters(), *network.head.parameters()}
     trained = sum(4 * p.numel() for p in parameters)  # a control for each
     assert metrics["bytes_up"] == parts(network, "encoder", "head") + trained

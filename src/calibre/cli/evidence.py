@@ -13,8 +13,8 @@ from calibre.cli.common import AsJson, errors
 from calibre.errors import UserError
 
 if TYPE_CHECKING:
-    from calibre.report.compare import Comparison
     from calibre.report.runs import Run
+    from calibre.report.tables import Comparison
 
 TSNE = "tsne"  # the one figure that needs the images again
 NAMES = (

@@ -80,7 +80,8 @@ def blocks(
         many = max(1, ELEMENTS // (tasks * n * K))
         for start in range(0, len(members), many):
             group = members[start : start + many]
-            yield _block(group, *([column[i] for i in group] for column in (samples, priors, held)))
+            theirs = [samples[i] for i in group], [priors[i] for i in group]
+            yield _block(group, *theirs, [held[i] for i in group])
 
 
 def _block(

@@ -6,11 +6,10 @@ under two methods. Trained and novel clients are tested apart.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from calibre.report.inference import CONFIDENCE, EXACT, half_interval, holm, signed_rank
 from calibre.report.rows import (
-    GROUPS,
     OF_ROUNDS,
     Entry,
     Estimate,
@@ -22,42 +21,7 @@ from calibre.report.rows import (
     mean_of,
 )
 from calibre.report.runs import Run
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """Do clients fare otherwise under one method than under the other?"""
-
-    group: Group
-    one: str
-    other: str
-    pairs: int
-    difference: Estimate  # mean accuracy under ``one`` minus that under ``other``
-    p: float
-    adjusted: float  # by Holm, over all tests of the group
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All that the tables show, in whatever form they are written."""
-
-    rows: tuple[Row, ...]  # the best mean of trained clients first
-    tests: tuple[PairedTest, ...]
-    notes: tuple[str, ...]  # what a reader must know
-
-    def __str__(self) -> str:
-        from calibre.report import tables  # they are made of comparisons
-
-        return tables.markdown(self)
-
-    @property
-    def seeds(self) -> list[int]:
-        return [entry.run.seed for entry in self.rows[0].entries]
-
-    @property
-    def groups(self) -> list[Group]:
-        """Trained and novel clients, where there are any."""
-        return [group for group in GROUPS if self.rows[0].estimate(group, "mean")]
+from calibre.report.tables import Comparison, PairedTest
 
 
 def compare(runs: Sequence[Run], floors: bool = True, all_pairs: bool = False) -> Comparison:

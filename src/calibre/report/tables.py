@@ -4,9 +4,9 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from calibre.report.compare import Comparison, PairedTest
 from calibre.report.metrics import MEASURES
 from calibre.report.rows import GROUPS, Estimate, Group, Row
 
@@ -25,6 +25,40 @@ TEST_HEADER = ["clients", "method", "against", "difference, points", "pairs", "p
 LEFT = {"clients", "method", "against"}  # columns of words
 
 Lines = list[list[str]]
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Do clients fare otherwise under one method than under the other?"""
+
+    group: Group
+    one: str
+    other: str
+    pairs: int
+    difference: Estimate  # mean accuracy under ``one`` minus that under ``other``
+    p: float
+    adjusted: float  # by Holm, over all tests of the group
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that the tables show, in whatever form they are written."""
+
+    rows: tuple[Row, ...]  # the best mean of trained clients first
+    tests: tuple[PairedTest, ...]
+    notes: tuple[str, ...]  # what a reader must know
+
+    def __str__(self) -> str:
+        return markdown(self)
+
+    @property
+    def seeds(self) -> list[int]:
+        return [entry.run.seed for entry in self.rows[0].entries]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Trained and novel clients, where there are any."""
+        return [group for group in GROUPS if self.rows[0].estimate(group, "mean")]
 
 
 def lines(comparison: Comparison) -> list[Lines]:
