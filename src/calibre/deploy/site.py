@@ -33,7 +33,7 @@ from calibre.engine.client_store import ClientStore
 from calibre.engine.messages import Name
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import read_toml
+from calibre.files import private_folder, read_toml
 from calibre.sections import DataSettings
 from calibre.settings import Settings, validate
 
@@ -190,7 +190,7 @@ class SiteStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = private_folder(folder)
         self.clients = ClientStore(folder / "clients")
         self._oldest = 0
 
