@@ -79,9 +79,6 @@ class Machines:
             assert time.monotonic() < end, (what, self.logs())
             time.sleep(0.2)
 
-    def ended(self, name):
-        return self.running[name].poll() is not None
-
     def stop(self, name):
         launch.stop(self.running.pop(name))
 

@@ -23,6 +23,7 @@ SETTINGS = (
     "training.epochs=1", "personal.epochs=2", "personal.floors=[]", "engine.workers=0",
 )  # fmt: skip
 
+REFUSED = "does not take this site's key"
 SMALL_HEADS = ("method.objective.hidden=8", "method.objective.projection=4")
 
 
@@ -44,8 +45,9 @@ def strangers_are_kept_out(machines, port):
         f"python -m calibre.deploy.node localhost:{port} keys/ca.crt other/sites/eve"
         f' \'{{"site": "{machines.place}/anna/site.toml"}}\'',
     )
-    machines.wait("eve to be turned away", lambda: machines.ended("eve"))
+    machines.wait("eve to be turned away", lambda: REFUSED in machines.log("eve"))
     assert "joined" not in machines.log("eve")
+    machines.stop("eve")
 
 
 def a_foreign_app_runs_nowhere(machines, port):
@@ -98,7 +100,7 @@ def test_every_command_of_the_walk_through_works_and_attackers_get_nowhere(tmp_p
                 machines.start(name, line)
                 if "deploy start" in line:
                     machines.wait("listening", lambda: "listening" in machines.log("keys"))
-        machines.wait("carl to be turned away", lambda: machines.ended("carl"))
+        machines.wait("carl to be turned away", lambda: REFUSED in machines.log("carl"))
         machines.wait("renewal", lambda: "new certificate is in use" in machines.log("keys"))
         strangers_are_kept_out(machines, port)
         a_foreign_app_runs_nowhere(machines, port)

@@ -9,7 +9,6 @@ import base64
 import datetime
 import os
 import shutil
-import sqlite3
 import stat
 
 import httpx
@@ -45,7 +44,7 @@ class Link:
     def __init__(self, keys):
         self.keys = keys
         make_keys(keys, "localhost", 8000, ["anna", "bert"])
-        app = create_app(_config(keys, 1, TOKEN, SECRET), SuperLinkLifespan)
+        app = create_app(_config(1, TOKEN, SECRET), SuperLinkLifespan)
         self.said = []
         self.state = app.state.linkstate_factory.state()
         self.sites = Sites(keys, self.state, self.said.append)
@@ -53,14 +52,12 @@ class Link:
         self.inner, self.outer = app, Gate(app, self.sites.known)
 
     def call(self, app, path, request, headers=None):
-        async def post():
-            transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="https://link") as client:
-                kind = {"content-type": PROTOBUF_MEDIA_TYPE}
-                content = request.SerializeToString()
-                return await client.post(path, content=content, headers=kind | (headers or {}))
-
-        return asyncio.run(post()).status_code
+        kind = {"content-type": PROTOBUF_MEDIA_TYPE}
+        content = request.SerializeToString()
+        asked = httpx.Request(
+            "POST", f"https://link{path}", content=content, headers=kind | (headers or {})
+        )
+        return asyncio.run(answer(app, asked)).status_code
 
     def node(self, name):
         key = private_key(self.keys / "sites" / name)
@@ -86,6 +83,11 @@ class Link:
     def pull(self, name):
         request = PullMessagesRequest(node=Node(node_id=self.node(name) or 0))
         return self.call(self.outer, "/v1/fleet/pull-messages", request, self.signed(name))
+
+
+async def answer(app, request):
+    response = await httpx.ASGITransport(app).handle_async_request(request)
+    return httpx.Response(response.status_code, content=await response.aread())
 
 
 @pytest.fixture
@@ -183,8 +185,7 @@ def test_a_site_can_give_no_orders_to_another_though_flower_would_pass_them_on(l
 
 def orders(link):
     """Messages that wait for bert."""
-    file = sqlite3.connect(link.keys / "superlink.db")
-    return file.execute("SELECT COUNT(*) FROM message_ins").fetchone()[0]
+    return len(link.state.message_ins_store)
 
 
 def pushed(link, run, src, dst, caller):

@@ -1,5 +1,7 @@
 """A site's node against a coordinator of dictionaries: what it fetches, answers and delivers."""
 
+from types import SimpleNamespace
+
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
@@ -7,11 +9,11 @@ from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
     inflate_object_from_contents,
 )
-from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
 from calibre.deploy import node
-from calibre.deploy.node import Link, attend
+from calibre.deploy.fleet import RunEndedError
+from calibre.deploy.node import attend
 
 
 class Coordinator:
@@ -28,7 +30,7 @@ class Coordinator:
         self.waiting = [(message, self.tree)]
         self.confirmed, self.sent, self.contents = [], [], {}
 
-    def link(self, **others):
+    def fleet(self, **others):
         calls = {
             "receive": lambda: self.waiting.pop() if self.waiting else None,
             "send": self._send,
@@ -36,7 +38,7 @@ class Coordinator:
             "push": lambda run, session, thing, content: self.contents.__setitem__(thing, content),
             "confirm": lambda run, thing: self.confirmed.append(thing),
         }
-        return Link(**calls | others)
+        return SimpleNamespace(**calls | others)
 
     def _send(self, message, tree, seconds):
         self.sent.append((message.metadata, tree))
@@ -71,7 +73,7 @@ def content(size=7_000_000):  # more than one of the pieces into which Flower cu
 
 def test_a_message_is_fetched_answered_and_the_answer_delivered_whole():
     coordinator, worker = Coordinator(content()), Echo()
-    assert attend(coordinator.link(), worker, waited=50.0) == 0.0
+    assert attend(coordinator.fleet(), worker, waited=50.0) == 0.0
     (heard,) = worker.heard
     assert heard.metadata.message_id == coordinator.id
     assert coordinator.confirmed == [coordinator.id]
@@ -83,7 +85,7 @@ def test_a_message_is_fetched_answered_and_the_answer_delivered_whole():
 def test_a_node_that_waits_for_long_looks_less_often(monkeypatch):
     pauses = []
     monkeypatch.setattr(node.time, "sleep", pauses.append)
-    silent, waited = Coordinator(content(250)).link(receive=lambda: None), 0.0
+    silent, waited = Coordinator(content(250)).fleet(receive=lambda: None), 0.0
     for _ in range(200):
         waited = attend(silent, Echo(), waited)
     assert waited == pytest.approx(sum(pauses))
@@ -104,19 +106,14 @@ def fail(problem):
 @pytest.mark.parametrize(
     "broken",
     [
-        {"pull": fail(RunNotRunningException())},
-        {"send": fail(RunNotRunningException())},
+        {"pull": fail(RunEndedError())},
+        {"send": fail(RunEndedError())},
         {"pull": fail(ObjectPullError("x", "gone"))},
-        {"confirm": fail(RunNotRunningException())},
+        {"confirm": fail(RunEndedError())},
     ],
     ids=["ended before", "ended meanwhile", "tensors gone", "ended at once"],
 )
 def test_a_message_of_a_run_that_has_ended_is_dropped_and_the_node_goes_on(broken):
     coordinator = Coordinator(content(250))
-    assert attend(coordinator.link(**broken), Echo()) == 0.0
+    assert attend(coordinator.fleet(**broken), Echo()) == 0.0
     assert coordinator.contents == {}
-
-
-def test_the_node_never_asks_for_the_app_that_was_submitted():
-    """Nor could it: what it keeps of Flower's connection has no call for it."""
-    assert set(Link.__dataclass_fields__) == {"receive", "send", "pull", "push", "confirm"}

@@ -44,7 +44,7 @@ from flwr.supercore.auth.typing import (
     AccountAuthLoginDetails,
     AccountInfo,
 )
-from flwr.supercore.constant import NodeStatus
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NodeStatus
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.superlink.auth_plugin import ControlAuthnPlugin
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
@@ -191,7 +191,7 @@ async def serve(keys: Path, bind: str, say: Say) -> None:
     launch.write_connection(home, address, keys / "ca.crt")
     write_token(home, address, token)
     write_atomic(home / "superexec.secret", secret, private=True)
-    app = create_app(_config(keys, port, token, secret), SuperLinkLifespan)
+    app = create_app(_config(port, token, secret), SuperLinkLifespan)
     sites = Sites(keys, app.state.linkstate_factory.state(), say)
     sites.look()
     inner = Server(app, keys, lifespan="on")
@@ -226,7 +226,7 @@ async def serve(keys: Path, bind: str, say: Say) -> None:
         await asyncio.gather(*tasks)
 
 
-def _config(keys: Path, port: int, token: str, secret: bytes) -> SuperLinkLifespanConfig:
+def _config(port: int, token: str, secret: bytes) -> SuperLinkLifespanConfig:
     """Flower's settings: sites known by key, runs by token, its executor by secret."""
     return SuperLinkLifespanConfig(
         control_address="", health_server_address=None, host="127.0.0.1", port=port,
@@ -235,7 +235,7 @@ def _config(keys: Path, port: int, token: str, secret: bytes) -> SuperLinkLifesp
         enable_event_log=False, artifact_provider=None, enable_supernode_auth=True,
         fleet_api_type=TRANSPORT_TYPE_GRPC_RERE, fleet_api_address=None, simulation=False,
         ssl_ca_certfile=None, ssl_certfile=None, ssl_keyfile=None,  # the servers here have theirs
-        database=str((keys / "superlink.db").resolve()),  # sites are known after a crash, too
+        database=FLWR_IN_MEMORY_DB_NAME,  # a disk would only slow tensors down
         isolation=ISOLATION_MODE_PROCESS, runtime_dependency_install=False,
     )  # fmt: skip
 

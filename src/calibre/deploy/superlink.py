@@ -5,15 +5,17 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from calibre.deploy import launch
 from calibre.deploy.certificates import last_day
 from calibre.deploy.keys import coordinator
 from calibre.engine.events import Emit
 from calibre.errors import UserError, printable
-from calibre.experiment import Experiment
 from calibre.files import private_folder, write_atomic
+
+if TYPE_CHECKING:
+    from calibre.experiment import Experiment
 
 RENEW_IN_TIME = datetime.timedelta(days=30)
 
@@ -36,7 +38,7 @@ def serve(keys: Path, bind: str, say: Callable[[str], None]) -> None:
 
 
 def run_on_sites(
-    experiment: Experiment,
+    experiment: "Experiment",
     keys: Path,
     folder: Path,
     emit: Emit,

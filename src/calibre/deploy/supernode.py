@@ -6,6 +6,7 @@ from pathlib import Path
 
 from calibre.deploy import launch
 from calibre.deploy.keys import private_key
+from calibre.deploy.site_file import read_site
 from calibre.errors import UserError
 from calibre.files import private_folder
 
@@ -15,8 +16,6 @@ Command = tuple[list[str], dict[str, str]]  # a program with its arguments, and 
 
 def site_command(file: Path) -> Command:
     """The node of a site's file."""
-    from calibre.deploy.site import read_site
-
     settings = read_site(file)
     if settings.connection is None:
         raise UserError(f"{file} has no [connection]: superlink, root_certificates, private_key")
