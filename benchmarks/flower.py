@@ -1,14 +1,14 @@
 """What Flower costs: a ResNet-18 sent to four sites on loopback and back, without any training.
 
 Once as one packed block, as Calibre sends it, and once tensor by tensor, as Flower does by itself.
-Every message gets a fresh process at its site, which loads Python and torch: most of the seconds,
-and the same in both.
+Both with Calibre's coordinator and nodes: TLS, keys, and a worker at each site that stays loaded.
 
     python -m benchmarks.flower
 """
 
 import json
 import statistics
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from calibre.deploy import launch
+from calibre.deploy.keys import make_keys
 from calibre.deploy.messages import KIND
 from calibre.engine.messages import pack, room_for, unpack
 from calibre.models.resnet import resnet18
@@ -34,12 +35,11 @@ client = ClientApp()
 def _record(tensors: Tensors, kind: str) -> ArrayRecord:
     if kind == "tensor by tensor":
         return ArrayRecord(tensors)
-    return _packed(tensors, half=kind.endswith("half"))
+    return _block(pack(tensors, half=kind.endswith("half")))
 
 
-def _packed(tensors: Tensors, half: bool = False) -> ArrayRecord:
-    block = pack(tensors, half)
-    return ArrayRecord({"block": Array("uint8", (len(block),), KIND, block)})
+def _block(data: bytes) -> ArrayRecord:
+    return ArrayRecord({"block": Array("uint8", (len(data),), KIND, data)})
 
 
 @client.train()
@@ -47,7 +47,7 @@ def echo(message: Message, context: Context) -> Message:
     """A site that reads the model and sends one of the same size back."""
     record = message.content.array_records["model"]
     if "block" in record:
-        answer = _packed(unpack(record["block"].data, 2**30))
+        answer = _block(pack(unpack(record["block"].data, 2**30)))
     else:
         answer = ArrayRecord(record.to_torch_state_dict())
     return Message(RecordDict({"model": answer}), reply_to=message)
@@ -90,7 +90,7 @@ def measure() -> list[dict[str, Any]]:
             "settings": {
                 "tensors": len(tensors),
                 "bytes": block,
-                "half": len(pack(tensors, half=True)),
+                "half": len(pack(tensors, True)),
             },
         },
         {
@@ -105,25 +105,25 @@ def measure() -> list[dict[str, Any]]:
 def _on_loopback() -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         place = Path(folder)
-        port, log, out = launch.free_port(), place / "superlink.log", place / "seconds.json"
-        launch.write_connection(place / "home", f"127.0.0.1:{port}", None)
+        keys, log, out = place / "keys", place / "superlink.log", place / "seconds.json"
+        sites = [f"site-{i}" for i in range(SITES)]
+        port = launch.free_port()
+        make_keys(keys, "localhost", port, sites)
+        python = [sys.executable, "-P", "-m"]
+        command = [*python, "calibre.deploy.link", str(keys), "127.0.0.1"]
+        link = stack.enter_context(launch.running(command, keys / "flwr", log))
+        launch.wait_for_port(port, link, log)
+        for site in sites:
+            node = [
+                *python, "calibre.deploy.node", f"localhost:{port}", str(keys / "ca.crt"),
+                str(keys / "sites" / site), "{}", "benchmarks.flower:client",
+            ]  # fmt: skip
+            stack.enter_context(launch.running(node, place / site, place / f"{site}.log"))
         names = {"server": "benchmarks.flower:server", "client": "benchmarks.flower:client"}
         launch.write_app(place / "app", {"out": str(out)}, **names)
-        link = [
-            launch.program("flower-superlink"), "--insecure", "--port", str(port),
-            "--disable-runtime-dependency-installation",
-        ]  # fmt: skip
-        superlink = stack.enter_context(launch.running(link, place / "home", log))
-        launch.wait_for_port(port, superlink, log)
-        for i in range(SITES):
-            node = [
-                launch.program("flower-supernode"), "--insecure", "--superlink",
-                f"127.0.0.1:{port}", "--port", str(launch.free_port()),
-            ]  # fmt: skip
-            stack.enter_context(launch.running(node, place / "home", place / f"{i}.log"))
-        launch.submit(place / "app", place / "home", log)
+        launch.submit(place / "app", keys / "flwr", log)
         while not out.exists():
-            assert superlink.poll() is None, launch.tail(log)
+            assert link.poll() is None, launch.tail(log)
             time.sleep(0.5)
         time.sleep(0.5)
         seconds: dict[str, list[float]] = json.loads(out.read_text())

@@ -1,7 +1,10 @@
+import os
+import stat
+
 import pytest
 
 from calibre.errors import UserError
-from calibre.files import read_toml, write_atomic
+from calibre.files import inside, private_folder, read_toml, write_atomic
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -34,3 +37,38 @@ def test_a_toml_file_is_read_or_said_to_be_none(tmp_path):
             read_toml(file)
     with pytest.raises(UserError, match=r"cannot read .*nowhere: No such file"):
         read_toml(tmp_path / "nowhere")
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_private_files_and_folders_are_for_their_owner_alone(tmp_path):
+    old = os.umask(0)  # a system that would let everybody read everything
+    try:
+        write_atomic(tmp_path / "secret", "x", private=True)
+        write_atomic(tmp_path / "public", "x")
+        folder = private_folder(tmp_path / "a" / "b")
+        (tmp_path / "open").mkdir(mode=0o777)
+        private_folder(tmp_path / "open")
+    finally:
+        os.umask(old)
+    assert (mode(tmp_path / "secret"), mode(tmp_path / "public")) == (0o600, 0o666)
+    assert (mode(folder), mode(tmp_path / "open")) == (0o700, 0o700)
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_words(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot use .*file/x: Not a directory"):
+        private_folder(tmp_path / "file" / "x")
+
+
+@pytest.mark.parametrize("name", ["../x", "..", ".", "", "a/b", "/etc", "a\\b", "a\0b", "a\nb"])
+def test_a_name_never_leads_out_of_its_folder(tmp_path, name):
+    with pytest.raises(UserError, match="cannot be the name of a folder"):
+        inside(tmp_path, name)
+
+
+def test_other_names_are_as_they_are(tmp_path):
+    for name in ("digits-calibre-1a2b", "..hidden", "Zoë 2"):
+        assert inside(tmp_path, name).parent == tmp_path

@@ -11,12 +11,16 @@ from typing import Any, BinaryIO
 from calibre.errors import UserError
 
 
-def write_atomic(path: Path, content: bytes | str) -> None:
-    """Write to a temporary name, force it to disk, then rename: never half a file."""
+def write_atomic(path: Path, content: bytes | str, private: bool = False) -> None:
+    """Write to a temporary name, force it to disk, then rename: never half a file.
+
+    A private one can be read by its owner alone, from its first byte on.
+    """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    mode = 0o600 if private else 0o666
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -40,6 +44,23 @@ def open_regular(path: Path | str) -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def private_folder(folder: Path) -> Path:
+    """A folder that its owner alone may enter, made if need be: for keys, runs, a site's state."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise UserError(f"cannot use {folder}: {error.strerror}") from None
+    return folder
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The place of this name in a folder; names that would lead out of it are refused."""
+    if name in ("", ".", "..") or any(c in "/\\" or not c.isprintable() for c in name):
+        raise UserError(f"{name!r} cannot be the name of a folder: leave out '/', '\\' and '..'")
+    return folder / name
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tests.deploy.folders import write_folders, write_site
 OWNERS = ("anna", "bert", "carl")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 LASTING = ("calibre-fl deploy start", "calibre-fl site start")
+ALL_TESTS = "minutes: CALIBRE_ALL_TESTS=1"
 PATIENCE = 600  # seconds; on a quiet machine a tenth of it is enough
 
 
@@ -32,8 +33,9 @@ class Machines:
         scripts = sysconfig.get_path("scripts")
         path = os.pathsep.join([scripts, os.environ["PATH"]])
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-        root = str(Path(__file__).parents[2])
-        self.environment = {**os.environ, **quiet, "PATH": path, "PYTHONPATH": root}
+        root = Path(__file__).parents[2]
+        modules = os.pathsep.join([str(root / "src"), str(root)])
+        self.environment = {**os.environ, **quiet, "PATH": path, "PYTHONPATH": modules}
 
     def say(self, command, fails=False):
         done = subprocess.run(

@@ -1,16 +1,20 @@
 """What a person types at a site or a coordinator, and what goes wrong, in words."""
 
+import contextlib
+import datetime
 import json
 import subprocess
 import sys
 import time
-from pathlib import Path
+from datetime import timedelta
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from calibre.cli import app
-from calibre.deploy import launch
+from calibre.deploy import launch, superlink
 from calibre.deploy.superlink import missed
 from calibre.deploy.supernode import share_command, site_command
 from calibre.errors import UserError
@@ -43,13 +47,24 @@ def test_a_node_is_started_with_tls_its_own_key_and_its_own_file(tmp_path):
     calibre("deploy", "keys", tmp_path / "keys", "--site", "anna", "--port", "8123")
     file = write_site(tmp_path, "anna", 8123, keys=tmp_path / "keys")
     command, environment = site_command(file)
-    assert command[1:7] == [
-        "--superlink", "localhost:8123", "--root-certificates", str(tmp_path / "keys/ca.crt"),
-        "--auth-supernode-private-key", str(tmp_path / "keys/sites/anna"),
+    keys = tmp_path / "keys"
+    assert command[-5:-1] == [
+        "calibre.deploy.node", "localhost:8123", str(keys / "ca.crt"), str(keys / "sites/anna")
     ]  # fmt: skip
-    assert "--insecure" not in command
-    assert command[-1] == f'site="{file}"'
+    assert json.loads(command[-1]) == {"site": str(file)}
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert (tmp_path / "anna" / "state").stat().st_mode & 0o077 == 0
+
+
+def test_a_share_is_told_its_part_and_its_place(tmp_path):
+    calibre("deploy", "keys", tmp_path / "keys", "--site", "anna")
+    keys = tmp_path / "keys"
+    command, _ = share_command(
+        "1/3", "localhost:1", keys / "ca.crt", keys / "sites" / "anna", tmp_path / "state"
+    )
+    assert json.loads(command[-1]) == {
+        "partition-id": 1, "num-partitions": 3, "state": str(tmp_path / "state")
+    }  # fmt: skip
 
 
 BAD = {
@@ -59,6 +74,7 @@ BAD = {
     "no site": (["site", "check", "nowhere.toml"], "cannot read nowhere.toml"),
     "no keys": (["deploy", "start", "nokeys"], "holds no keys: make them with"),
     "run": (["deploy", "run", "--keys", "nokeys"], "holds no keys: make them with"),
+    "renew": (["deploy", "renew", "nokeys"], "holds no keys: make them with"),
     "name": (["deploy", "keys", "nokeys", "--site", "a/b"], "use letters, digits"),
 }
 
@@ -75,6 +91,7 @@ def test_mistakes_are_told_in_words_and_leave_nothing_behind(case, tmp_path, mon
 
 NEED_FLOWER = [
     ["deploy", "keys", "keys"], ["deploy", "start", "keys"], ["deploy", "run"],
+    ["deploy", "renew", "keys"],
     ["site", "check", "site.toml"], ["site", "start", "site.toml"],
 ]  # fmt: skip
 
@@ -139,13 +156,46 @@ def test_a_program_and_all_below_it_end_together(tmp_path):
     launch.stop(process)
     assert process.returncode is not None
     end = time.monotonic() + 30
-    while (status := state_of(child)) not in ("gone", "Z", "X") and time.monotonic() < end:
+    while running(child) and time.monotonic() < end:
         time.sleep(0.05)
-    assert status in ("gone", "Z", "X")
+    assert not running(child)
+    launch.stop(process)  # once more does no harm
 
 
-def state_of(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "gone"
+def running(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_a_run_before_the_coordinator_was_started_is_told_in_words(tmp_path):
+    calibre("deploy", "keys", tmp_path / "keys")
+    error = calibre("deploy", "run", "--keys", tmp_path / "keys", "--out", tmp_path / "r").exception
+    assert isinstance(error, UserError)
+    assert "was never started: calibre-fl deploy start" in str(error)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_certificate_that_has_ended_or_ends_soon_is_told_of(tmp_path, monkeypatch):
+    calibre("deploy", "keys", tmp_path / "keys")
+    today, said = datetime.date.today(), []
+    monkeypatch.setattr(launch, "running", lambda *_, **__: contextlib.nullcontext(SILENT))
+    for days, start in ((-1, "the certificate ended on"), (20, "the SuperLink has ended")):
+        monkeypatch.setattr(superlink, "last_day", lambda _, d=days: today + timedelta(days=d))
+        with pytest.raises(UserError, match=start):
+            superlink.serve(tmp_path / "keys", "127.0.0.1", said.append)
+    assert [line.split(":")[0] for line in said] == ["warning"]
+
+
+SILENT = SimpleNamespace(stdout=[])
+
+
+def test_words_of_sites_reach_the_screen_without_steering_it(tmp_path):
+    events, outcome = tmp_path / "events.jsonl", tmp_path / "flower.json"
+    events.write_text(json.dumps({"event": "warning", "text": "\x1b[2Jgone"}) + "\n")
+    outcome.write_text(json.dumps({"ended": "stopped", "message": "\x1b]0;title\x07"}))
+    heard = []
+    ended = launch.follow(events, None, outcome, lambda: True, heard.append)
+    assert "\x1b" not in ended["message"] + heard[0]["text"]
+    (tmp_path / "log").write_text("\x1b[92mINFO\x1b[0m: a\x07bell\n")
+    assert launch.tail(tmp_path / "log") == "INFO: a\N{REPLACEMENT CHARACTER}bell"

@@ -1,7 +1,11 @@
 """The walk-through of docs/deployment.md, command by command, with TLS and authenticated sites."""
 
+import contextlib
+import os
 import re
+import ssl
 
+import httpx
 import pytest
 
 import calibre
@@ -10,7 +14,8 @@ from calibre.deploy.keys import make_keys
 from calibre.engine import rounds
 from calibre.experiment import read
 from tests.deploy.folders import write_folders
-from tests.deploy.machines import DOCUMENT, LASTING, OWNERS, Machines, documented
+from tests.deploy.foreign import write_foreign_app, write_home
+from tests.deploy.machines import ALL_TESTS, DOCUMENT, LASTING, OWNERS, Machines, documented
 
 SETTINGS = (
     "federation.scheme=natural", "federation.novel=0", "network.width=2",
@@ -18,36 +23,52 @@ SETTINGS = (
     "training.epochs=1", "personal.epochs=2", "personal.floors=[]", "engine.workers=0",
 )  # fmt: skip
 
+REFUSED = "does not take this site's key"
 SMALL_HEADS = ("method.objective.hidden=8", "method.objective.projection=4")
 
 
-def foreign_nodes(machines, port):
-    """Nodes that must not get in: without TLS, trusting another authority, with a strange key."""
-    make_keys(machines.place / "other", "localhost", port, ["anna", "eve"])
-    secure = "--root-certificates keys/ca.crt --auth-supernode-private-key"
-    other = "--root-certificates other/ca.crt --auth-supernode-private-key keys/sites/anna"
-    options = {
-        "plaintext": "--insecure",
-        "authority": other,
-        "stranger": f"{secure} other/sites/eve",
-    }
-    node = f"flower-supernode --superlink localhost:{port}"
-    for name, option in options.items():
-        config = f"--node-config 'site=\"{machines.place}/anna/site.toml\"'"
-        machines.start(name, f"{node} {option} --port {launch.free_port()} {config}")
-    return list(options)
+def strangers_are_kept_out(machines, port):
+    """Without TLS, trusting another authority, without a key, with a strange one."""
+    make_keys(machines.place / "other", "localhost", port, ["eve"])
+    for certificate in ("keys", "other"):
+        trusted = ssl.create_default_context(cafile=machines.place / certificate / "ca.crt")
+        with httpx.Client(verify=trusted) as client:
+            for path, status in (("fleet/pull-messages", 401), ("control/start-run", 404)):
+                with contextlib.suppress(httpx.ConnectError):
+                    answer = client.post(f"https://localhost:{port}/v1/{path}")
+                    assert certificate == "keys"
+                    assert answer.status_code == status
+    with pytest.raises(httpx.HTTPError):
+        httpx.post(f"http://localhost:{port}/v1/fleet/pull-messages")
+    machines.start(
+        "eve",
+        f"python -m calibre.deploy.node localhost:{port} keys/ca.crt other/sites/eve"
+        f' \'{{"site": "{machines.place}/anna/site.toml"}}\'',
+    )
+    machines.wait("eve to be turned away", lambda: REFUSED in machines.log("eve"))
+    assert "joined" not in machines.log("eve")
+    machines.stop("eve")
 
 
-def turned_away(machines, strangers):
-    """Each of them tries more than once, and gets nowhere."""
-    for name in strangers:
-        machines.wait(name, lambda name=name: tries(machines, name) > 1)
-        machines.stop(name)
-        assert "Connection successful" not in machines.log(name)
-
-
-def tries(machines, name):
-    return machines.log(name).count("Connection attempt failed")
+def a_foreign_app_runs_nowhere(machines, port):
+    """Neither by who knows address and certificate, nor, at sites, by the coordinator's hand."""
+    place = machines.place
+    signs = place / "signs"
+    signs.mkdir()
+    write_foreign_app(place / "foreign-app", signs)
+    write_home(place / "eves-home", f"localhost:{port}", place / "keys" / "ca.crt")
+    machines.say("FLWR_HOME=eves-home flwr run foreign-app target", fails=True)
+    inside = re.search(r"on (127\.0\.0\.1:\d+) for runs", machines.log("keys")).group(1)
+    write_home(place / "eves-other-home", inside, place / "keys" / "ca.crt")
+    said = machines.say("FLWR_HOME=eves-other-home flwr run foreign-app target", fails=True)
+    assert "Authentication failed" in said
+    assert list(signs.iterdir()) == []
+    machines.say("FLWR_HOME=keys/flwr flwr run foreign-app calibre")
+    machines.wait("the foreign app", (signs / "ended").exists)
+    seen = sorted(sign.name for sign in signs.iterdir())
+    assert "ran-at-the-coordinator" in seen
+    assert len([name for name in seen if name.startswith("answer-of-")]) == 2  # carl has gone
+    assert not [name for name in seen if name.startswith("ran-at-") and name[-1].isdigit()]
 
 
 def same_as_embedded(place, experiment, run):
@@ -57,8 +78,12 @@ def same_as_embedded(place, experiment, run):
         assert (place / run / file).read_bytes() == (place / "embedded" / file).read_bytes()
 
 
+def private(folder):
+    return folder.stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.slow
-def test_every_command_of_the_walk_through_works(tmp_path):
+def test_every_command_of_the_walk_through_works_and_attackers_get_nowhere(tmp_path):
     port = launch.free_port()
     write_folders(tmp_path, OWNERS)
     short = ("method.name=fedrep", "training.rounds=1")
@@ -75,31 +100,33 @@ def test_every_command_of_the_walk_through_works(tmp_path):
                 machines.start(name, line)
                 if "deploy start" in line:
                     machines.wait("listening", lambda: "listening" in machines.log("keys"))
+        machines.wait("carl to be turned away", lambda: REFUSED in machines.log("carl"))
+        machines.wait("renewal", lambda: "new certificate is in use" in machines.log("keys"))
+        strangers_are_kept_out(machines, port)
+        a_foreign_app_runs_nowhere(machines, port)
     same_as_embedded(tmp_path, experiment, "run")
     for owner in OWNERS:
         picture = next((tmp_path / owner / "images" / "test").glob("*/*.png"))
         (bundle,) = (tmp_path / owner / "state").glob("*/bundle")
         (found,) = calibre.load(bundle).predict(picture)
         assert found.nearest in found.probabilities
+    assert all(private(tmp_path / name) for name in ("keys", "run", "anna/state"))
 
 
+@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason=ALL_TESTS)
 @pytest.mark.slow
-def test_nodes_that_share_an_experiment_give_its_bits_and_strangers_are_kept_out(tmp_path):
+def test_nodes_that_share_an_experiment_give_its_bits(tmp_path):
     port = launch.free_port()
     write_folders(tmp_path, OWNERS)
     experiment = read(None, [*SETTINGS, *SMALL_HEADS, f"data.source={tmp_path / 'all'}"])
     (tmp_path / "experiment.toml").write_text(experiment.to_toml())
-    (command,) = re.findall(r"calibre-fl site start --share .*", DOCUMENT.read_text())
+    text = DOCUMENT.read_text()
+    (node,) = re.findall(r"calibre-fl site start --share .*", text)
+    (run,) = re.findall(r"calibre-fl deploy run .* --shared", text)
     with Machines(tmp_path) as machines:
         machines.coordinator(port)
-        strangers = foreign_nodes(machines, port)
         for i, owner in enumerate(OWNERS):
-            mine = command.replace("8000", str(port)).replace("0/3", f"{i}/3")
+            mine = node.replace("8000", str(port)).replace("0/3", f"{i}/3")
             machines.start(owner, mine.replace("anna", owner) + f" --state {owner}/state")
-        machines.say(
-            "calibre-fl deploy run experiment.toml --keys keys --out run --set engine.sites=3"
-        )
-        turned_away(machines, strangers)
-        active = (tmp_path / "keys/superlink.log").read_text().count("Activated node_id")
-        assert active == len(OWNERS)
+        machines.say(run)
     same_as_embedded(tmp_path, experiment, "run")

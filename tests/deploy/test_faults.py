@@ -14,7 +14,7 @@ from calibre.deploy import launch
 from calibre.deploy.superlink import missed
 from calibre.engine import events
 from calibre.experiment import read
-from tests.deploy.machines import Machines
+from tests.deploy.machines import ALL_TESTS, Machines
 from tests.deploy.relay import Relay
 
 SETTINGS = (
@@ -48,7 +48,7 @@ def unhurried():
     """Seconds that are enough for a site's answer: this machine may be busy."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import calibre.deploy.client"], check=True)
-    return max(20, round(7 * (time.monotonic() - began)))
+    return max(8, round(4 * (time.monotonic() - began)))
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def failures(place):
     return [e for e in events.read(place / "run" / "events.jsonl") if e["event"] == "failure"]
 
 
-@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason="minutes: CALIBRE_ALL_TESTS=1")
+@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason=ALL_TESTS)
 @pytest.mark.slow
 def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
     with Machines(tmp_path) as machines:
@@ -107,7 +107,7 @@ def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
         assert len(begun(tmp_path, 0, 0)) == 1  # a round that was finished is not made again
 
 
-@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason="minutes: CALIBRE_ALL_TESTS=1")
+@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason=ALL_TESTS)
 @pytest.mark.slow
 def test_a_site_whose_network_is_cut_for_half_a_minute_is_counted_and_comes_back(tmp_path):
     """Cut while it trains: every connection is dropped and none is let through, then they are."""

@@ -9,7 +9,7 @@ from rich.markup import escape
 from calibre import __version__
 from calibre.cli import about, data, deploy, evidence, models, page, reproduction, running
 from calibre.cli.common import USER_MISTAKE, errors
-from calibre.errors import UserError
+from calibre.errors import UserError, printable
 
 app = typer.Typer(
     help="Fair and accurate personalized federated learning with self-supervised learning.",
@@ -34,7 +34,8 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        said = escape(printable(str(error)))
+        errors.print(f"[bold red]error:[/] {said}", highlight=False, soft_wrap=True)
         sys.exit(USER_MISTAKE)
 
 

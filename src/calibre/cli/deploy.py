@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
@@ -46,12 +47,24 @@ def deploy_keys(
         print(f"give site {key.name} its private key {key}, and nobody else")
 
 
+@deploy.command("renew")
+def deploy_renew(folder: Keys) -> None:
+    """Make the server a new certificate, for another year; sites need nothing new."""
+    from calibre.deploy.keys import renew
+
+    print(f"the certificate is good until {renew(folder)}; a coordinator that runs takes it up")
+
+
 @deploy.command("start")
 def deploy_start(
     keys: Keys,
     bind: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
 ) -> None:
-    """Run the coordinator's SuperLink: TLS, and only sites whose keys are known. Ctrl-C ends it."""
+    """Run the coordinator's SuperLink: TLS, and only sites whose keys are known. Ctrl-C ends it.
+
+    Whatever the address, it offers others only what known sites need; runs are submitted from this
+    machine, by the owner of the keys.
+    """
     from calibre.deploy.superlink import serve
 
     try:
@@ -69,6 +82,9 @@ def deploy_run(
     set_: Changes = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<name>.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds to wait for engine.sites sites.")] = 600,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="On nodes started with --share, not on sites.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment on the sites, or go on with it where it stopped; Ctrl-C stops it."""
@@ -80,7 +96,7 @@ def deploy_run(
     folder = out or Path("runs") / settings.folder_name
     try:
         with LiveView(errors) as view:
-            metrics = run_on_sites(settings, keys, folder, view, patience)
+            metrics = run_on_sites(settings, keys, folder, view, patience, shared)
     except KeyboardInterrupt:
         errors.print("stopped; the same command goes on")
         sys.exit(INTERRUPTED)
@@ -91,7 +107,8 @@ def deploy_run(
     if metrics["missed"]:
         table = Table("site", "rounds missed", "why, the last time")
         for name, missed in metrics["missed"].items():
-            table.add_row(name, ", ".join(map(str, missed["rounds"])), missed["cause"])
+            rounds = ", ".join(map(str, missed["rounds"]))
+            table.add_row(escape(name), rounds, escape(missed["cause"]))
         Console().print(table)
     print(f"every client:  {folder / 'clients.csv'}")
 

@@ -5,6 +5,7 @@ This module imports neither Flower nor torch: it only makes files and starts pro
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,10 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tomli_w
 
 from calibre import __version__
-from calibre.errors import UserError
+from calibre.errors import UserError, printable
 from calibre.files import write_atomic
 
 CONNECTION = "calibre"  # what the coordinator's SuperLink is called in Flower's configuration
@@ -32,20 +34,28 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",  # one thread per client, as everywhere: the bits depend on it
     "OMP_WAIT_POLICY": "PASSIVE",
+    # glibc would return every batch's memory to the system and fetch it again, page by page
+    "MALLOC_TRIM_THRESHOLD_": str(2**28),
+    "MALLOC_MMAP_THRESHOLD_": str(2**28),
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; Flower would look once a second
 }
 
 
 def environment(home: Path) -> dict[str, str]:
     """Of Flower's programs: their own folder, no telemetry, our programs and modules found."""
     scripts = sysconfig.get_path("scripts")
-    modules = [place or os.getcwd() for place in sys.path]
     return {
         **os.environ,
         **QUIET,
         "FLWR_HOME": str(home.resolve()),
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join(modules),
+        "PYTHONPATH": module_path(),
     }
+
+
+def module_path() -> str:
+    """Where this process finds modules, for one that should find the same."""
+    return os.pathsep.join(place or os.getcwd() for place in sys.path)
 
 
 def program(name: str) -> str:
@@ -104,13 +114,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program of Flower's with all that it starts; all of it is stopped at the end."""
+def running(
+    command: Sequence[str], home: Path, log: Path, words: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program with all that it starts; all of it is stopped at the end.
+
+    Both its outputs go to the log, or, with ``words``, standard output to whoever reads it here.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:
         process = subprocess.Popen(  # noqa: S603
-            list(command), env=environment(home), stdout=output, stderr=output,
-            stdin=subprocess.DEVNULL, start_new_session=True,
+            list(command), env=environment(home), stdout=subprocess.PIPE if words else output,
+            stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     # a polite request to end must not leave Flower's programs behind
     old = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -122,8 +137,11 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
 
 
 def stop(process: subprocess.Popen[bytes], patience: float = 10) -> None:
-    """Ask a program to end, then make it and its descendants end."""
-    family = _descendants(process.pid)
+    """Ask a program to end, then make it and all below it end, whatever session they lead."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
     if process.poll() is None:
         process.terminate()
         try:
@@ -131,31 +149,9 @@ def stop(process: subprocess.Popen[bytes], patience: float = 10) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    for pid in family:
-        _end(pid)
-
-
-def _end(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _descendants(pid: int) -> list[int]:
-    """All processes below one, also those that lead a session of their own."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # the name, in brackets, may hold spaces: what counts comes after it
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
-    found, queue = [], [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -170,8 +166,9 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> Non
 
 
 def tail(log: Path, lines: int = 8) -> str:
-    text = log.read_text(errors="replace") if log.exists() else ""
-    return "\n".join(text.strip().splitlines()[-lines:])
+    """The end of a log, without the colours that Flower writes."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")) if log.exists() else ""
+    return "\n".join(printable(line) for line in text.strip().splitlines()[-lines:])
 
 
 def submit(app: Path, home: Path, log: Path, more: Sequence[str] = ()) -> str:
@@ -233,12 +230,12 @@ def follow(
         text = events.read_text(encoding="utf-8") if fresh else ""
         whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
         for line in whole[seen:]:
-            emit(json.loads(line))
+            emit(printable(json.loads(line)))  # sites chose some of its words
         seen = len(whole)
         if over:
             break
         time.sleep(0.2)
     if not outcome.exists():
         return {"ended": "stopped", "message": "the coordinator ended without a word"}
-    ended: dict[str, Any] = json.loads(outcome.read_text())
+    ended: dict[str, Any] = printable(json.loads(outcome.read_text()))
     return ended

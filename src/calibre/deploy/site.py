@@ -1,20 +1,4 @@
-"""A site: its own images, what it tells of them, and what it keeps on its own disk.
-
-    name = "hospital-a"          # how the others call it
-    novel = false                # true: it never trains, it only gets a personal model
-    unlabelled = "more-images"   # more images to train on; labels in there are not read
-    state = "state"              # what the site keeps: written here, never sent
-
-    [data]                       # as in an experiment: a folder, .npz, .parquet or known name
-    source = "images"
-
-    [connection]
-    superlink = "coordinator.example.org:8000"
-    root_certificates = "keys/ca.crt"
-    private_key = "keys/hospital-a"
-
-Paths are relative to the file.
-"""
+"""A site: its own images, what it tells of them, and what it keeps on its own disk."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,64 +8,16 @@ import numpy as np
 
 from calibre.data.augment import moments
 from calibre.data.federation import Federation
-from calibre.data.formats.known import KNOWN
 from calibre.data.parts import Ints, Parts
 from calibre.data.pool import UNLABELLED, Pool
 from calibre.data.sources import load
 from calibre.deploy.messages import Facts, SiteReport
+from calibre.deploy.site_file import SiteSettings
+from calibre.deploy.site_file import read_site as read_site
 from calibre.engine.client_store import ClientStore
-from calibre.engine.messages import Name
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import read_toml
-from calibre.sections import DataSettings
-from calibre.settings import Settings, validate
-
-
-class ConnectionSettings(Settings):
-    """How the site reaches the coordinator."""
-
-    superlink: str  # host:port
-    root_certificates: Path  # whom the site trusts
-    private_key: Path  # by which the coordinator knows the site
-
-
-class SiteSettings(Settings):
-    """A site's own file; nothing in it comes from the coordinator."""
-
-    name: Name
-    data: DataSettings
-    novel: bool = False
-    unlabelled: Path | None = None
-    state: Path = Path("state")
-    connection: ConnectionSettings | None = None
-
-
-def read_site(path: Path) -> SiteSettings:
-    """The settings of a site's file, with paths made absolute."""
-    values = read_toml(path)
-    home = path.resolve().parent
-    values.setdefault("state", "state")
-    for key in ("unlabelled", "state"):
-        _anchor(values, key, home)
-    if isinstance(data := values.get("data"), dict) and _is_place(data.get("source"), home):
-        _anchor(data, "source", home)
-    if isinstance(connection := values.get("connection"), dict):
-        for key in ("root_certificates", "private_key"):
-            _anchor(connection, key, home)
-    settings: SiteSettings = validate(SiteSettings, values)
-    return settings
-
-
-def _is_place(source: Any, home: Path) -> bool:
-    """Whether it is a file or folder: no known data set, no ``module:function``."""
-    name = str(source)
-    return name not in KNOWN and (":" not in name or (home / name).exists())
-
-
-def _anchor(values: dict[str, Any], key: str, home: Path) -> None:
-    if isinstance(values.get(key), str):
-        values[key] = str(home / Path(values[key]).expanduser())
+from calibre.files import private_folder
 
 
 @dataclass(frozen=True)
@@ -190,7 +126,7 @@ class SiteStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = private_folder(folder)
         self.clients = ClientStore(folder / "clients")
         self._oldest = 0
 

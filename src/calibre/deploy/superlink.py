@@ -1,66 +1,63 @@
 """The coordinator: a SuperLink with TLS and known sites, and experiments run on it."""
 
+import datetime
 import json
-import time
-import tomllib
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from calibre.deploy import launch
+from calibre.deploy.certificates import last_day
+from calibre.deploy.keys import coordinator
 from calibre.engine.events import Emit
-from calibre.errors import UserError
-from calibre.experiment import Experiment
-from calibre.files import write_atomic
+from calibre.errors import UserError, printable
+from calibre.files import private_folder, write_atomic
+
+if TYPE_CHECKING:
+    from calibre.experiment import Experiment
+
+RENEW_IN_TIME = datetime.timedelta(days=30)
 
 
 def serve(keys: Path, bind: str, say: Callable[[str], None]) -> None:
     """Run a SuperLink until interrupted; every public key in the folder may join."""
-    home, log = keys / "flwr", keys / "superlink.log"
-    port = _port(keys)
-    command = [
-        launch.program("flower-superlink"), "--host", bind, "--port", str(port),
-        "--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt"),
-        "--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth",
-        "--database", str((keys / "superlink.db").resolve()),  # sites find it again after a crash
-        "--disable-runtime-dependency-installation",
-    ]  # fmt: skip
-    with launch.running(command, home, log) as superlink:
-        launch.wait_for_port(port, superlink, log)
-        known: set[Path] = set()
-        _register_new(known, keys, log, say)
-        say(f"listening on {bind}:{port}; the log is {log}")
-        while superlink.poll() is None:
-            time.sleep(1)
-            _register_new(known, keys, log, say)  # keys may be added while it runs
+    coordinator(keys)
+    today, end = datetime.date.today(), last_day(keys)
+    if end < today:
+        raise UserError(f"the certificate ended on {end}: calibre-fl deploy renew {keys}")
+    if end - today < RENEW_IN_TIME:
+        say(f"warning: the certificate ends on {end}: calibre-fl deploy renew {keys}")
+    log = private_folder(keys) / "superlink.log"
+    command = [sys.executable, "-P", "-m", "calibre.deploy.link", str(keys), bind]
+    with launch.running(command, keys / "flwr", log, words=True) as link:
+        assert link.stdout is not None
+        for line in link.stdout:
+            say(printable(line.decode(errors="replace").rstrip()))
     raise UserError(f"the SuperLink has ended; its log {log} ends:\n{launch.tail(log)}")
 
 
-def _register_new(known: set[Path], keys: Path, log: Path, say: Callable[[str], None]) -> None:
-    for key in sorted(set((keys / "sites").glob("*.pub")) - known):
-        known.add(key)
-        done = launch.flwr(["supernode", "register", str(key), launch.CONNECTION], keys / "flwr")
-        said = done.stdout + done.stderr
-        with open(log, "a") as file:
-            file.write(said)
-        if done.returncode == 0 or "already" in said:  # by an earlier start
-            say(f"site {key.stem} may join")
-        else:
-            say(f"site {key.stem} could not be registered: see {log}")
-
-
 def run_on_sites(
-    experiment: Experiment, keys: Path, folder: Path, emit: Emit, patience: float
+    experiment: "Experiment",
+    keys: Path,
+    folder: Path,
+    emit: Emit,
+    patience: float,
+    shared: bool = False,
 ) -> dict[str, Any]:
-    """Submit an experiment with ``flwr run``, follow it, and return its metrics."""
-    _port(keys)
-    folder = folder.resolve()
-    work = folder / "flower"
-    work.mkdir(parents=True, exist_ok=True)
+    """Submit an experiment with ``flwr run``, follow it, and return its metrics.
+
+    ``shared``: its clients are shared out among nodes, instead of sites with images of their own.
+    """
+    coordinator(keys)
+    if not (keys / "flwr" / "config.toml").exists():
+        raise UserError(f"the coordinator was never started: calibre-fl deploy start {keys}")
+    folder = private_folder(folder.resolve())
+    work = private_folder(folder / "flower")
     write_atomic(work / "experiment.toml", experiment.to_toml())
     settings = {
         "experiment": str(work / "experiment.toml"), "out": str(folder), "simulation": False,
-        "patience": float(patience),
+        "patience": float(patience), "shared": shared, "keys": str(keys.resolve()),
     }  # fmt: skip
     launch.write_app(work / "app", settings)
     outcome = folder / "flower.json"
@@ -93,15 +90,4 @@ def missed(folder: Path) -> dict[str, Any]:
             row = table.setdefault(name, {"rounds": [], "cause": ""})
             row["rounds"].append(event["round"])
             row["cause"] = event["cause"]
-    return table
-
-
-def _port(keys: Path) -> int:
-    """The port that the keys were made for."""
-    try:
-        config = tomllib.loads((keys / "flwr" / "config.toml").read_text())
-        return int(config["superlink"][launch.CONNECTION]["address"].rpartition(":")[2])
-    except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError):
-        raise UserError(
-            f"{keys} holds no keys: make them with  calibre-fl deploy keys {keys} --site NAME ..."
-        ) from None
+    return cast(dict[str, Any], printable(table))
