@@ -32,7 +32,7 @@ class DataSettings(Settings):
 
 
 class FederationSettings(Settings):
-    """Who holds which images (ALGORITHMS D)."""
+    """Who holds which images."""
 
     scheme: Literal["iid", "quantity", "dirichlet", "natural"] = "dirichlet"
     clients: Positive | None = None  # that train; default 16, or every owner but the novel ones

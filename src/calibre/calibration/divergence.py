@@ -1,6 +1,6 @@
 """How far a client's encodings lie from their prototypes, and what that makes its update weigh.
 
-ALGORITHMS A.4. A client whose encodings gather closely around their prototypes weighs more.
+A client whose encodings gather closely around their prototypes weighs more.
 """
 
 import math

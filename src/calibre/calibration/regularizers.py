@@ -1,4 +1,4 @@
-"""Calibre's two regularisers of an SSL loss (ALGORITHMS A.1 to A.3):
+"""Calibre's two regularisers of an SSL loss:
 
     L = l_s + alpha_p L_p + alpha_n L_n
 
@@ -30,7 +30,7 @@ Temperature = Annotated[float, Field(gt=0)]
 
 
 class Regularizers(Settings):
-    """How L_p and L_n are computed; the defaults are those that ALGORITHMS A.2 argues for."""
+    """How L_p and L_n are computed; the defaults are those that docs/method.md argues for."""
 
     alpha_p: Weight = 0.3  # α of L_p
     alpha_n: Weight = 0.3  # α of L_n

@@ -214,7 +214,7 @@ def _kept_labels(train: Parts, pool: Pool, settings: FederationSettings, seed: i
 
 
 def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:
-    """Training and test images of clients that are made up (ALGORITHMS D.2)."""
+    """Training and test images of clients that are made up."""
     clients = (settings.clients or CLIENTS) + settings.novel
     labels, test_labels = _labels(pool, pool.train), _labels(pool, pool.test)
     sizes = np.bincount(labels, minlength=len(pool.classes))

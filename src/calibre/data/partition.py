@@ -1,4 +1,4 @@
-"""Who gets which images: index arithmetic on labels (ALGORITHMS D.2).
+"""Who gets which images: index arithmetic on labels.
 
 A scheme decides how many images of each class a client holds. The images themselves are then
 either dealt, so that no two clients hold the same one, or drawn by every client on its own.

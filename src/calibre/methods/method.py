@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -96,6 +96,11 @@ class Method(Settings):
     @property
     def way(self) -> Way:
         return "head"
+
+    @staticmethod
+    def at_rate(lr: float) -> dict[str, Any]:
+        """The settings that make it train at a learning rate, for those who try several."""
+        return {"sgd": {"lr": lr}}
 
     @property
     def numbers(self) -> Mapping[str, Number]:

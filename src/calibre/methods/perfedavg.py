@@ -19,7 +19,7 @@ some epochs rather than the single step of the paper, so that every method may t
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +58,10 @@ class PerFedAvg(Method):
     delta: Annotated[float, Field(gt=0)] = 1e-3  # of the difference that stands for the Hessian
     hessian_free: bool = False  # HF; else FO
     sgd: PlainSGD = PlainSGD()
+
+    @staticmethod
+    def at_rate(lr: float) -> dict[str, Any]:
+        return {"alpha": lr, "beta": lr}  # of the inner and the meta step
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""Personal heads by regularised regression, solved instead of trained (ALGORITHMS A.8).
+"""Personal heads by regularised regression, solved instead of trained.
 
 A client's features are standardised by all its images, labelled or not; its head is the
 multinomial logistic regression with L2 of its labelled ones, to convergence. The scaling is then

@@ -1,4 +1,4 @@
-"""What the paper claims of two methods, and whether runs bear it out (ALGORITHMS F)."""
+"""What the paper claims of two methods, and whether runs bear it out."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from calibre.settings import look_up, validate
 Scale = Literal["cpu", "paper"]
 Scheme = Literal["quantity", "dirichlet"]
 
-CLASSES = {"cifar10": 2, "cifar100": 5, "stl10": 2}  # S of Q-non-iid (ALGORITHMS D.1)
+CLASSES = {"cifar10": 2, "cifar100": 5, "stl10": 2}  # S of Q-non-iid
 
 # Section V-A: 100 clients train and 50 are novel, 10 a round for 200 rounds of 3 local epochs,
 # ResNet-18, batches of 256 (self-supervised) and 32, heads of 10 epochs at 0.05.
@@ -19,7 +19,7 @@ PAPER: dict[str, Any] = {
     "federation": {"clients": 100, "novel": 50, "alpha": 0.3},
     "network": {"encoder": "resnet18", "width": 64, "stem": "auto"},
     "training": {"rounds": 200, "clients_per_round": 10, "epochs": 3},
-    "personal": {"epochs": 10, "lr": 0.05, "batch": 32, "floors": ()},
+    "personal": {"head": "paper", "epochs": 10, "lr": 0.05, "batch": 32, "floors": ()},
 }
 # (2, 500) is the paper's: a hundred clients share out all of CIFAR-10 and none is left for novel
 # ones, which the paper shows under D-non-iid alone. There it writes (0.3, #): what 150 clients
@@ -33,7 +33,7 @@ PAPER_CLIENTS: dict[tuple[str, str], dict[str, int]] = {
     ("stl10", "dirichlet"): {"samples": 33, "test_samples": 100},
 }
 
-# What two cores do in a minute or two (ALGORITHMS E, last column).
+# What two cores do in a minute or two.
 CPU: dict[str, Any] = {
     "federation": {"clients": 20, "novel": 10, "alpha": 0.3, "samples": 200, "test_samples": 100},
     "network": {"encoder": "cnn", "width": 16},
@@ -86,6 +86,8 @@ def method(name: str, scale: Scale, **changes: Any) -> dict[str, Any]:
         table["sgd"] = {"batch": BATCHES[scale]}
     if "prototypes" in fields:
         table["prototypes"] = {"clusters": CLUSTERS[scale]}
+    if "labels" in fields:
+        table["labels"] = {"weight": 0}  # the paper's comparisons train encoders without labels
     if scale == "cpu" and (chosen := RATES.get(name, RATES.get(objective))):
         table = _merged(table, rate(name, chosen))
     return _merged(table, changes)
@@ -93,9 +95,8 @@ def method(name: str, scale: Scale, **changes: Any) -> dict[str, Any]:
 
 def rate(name: str, value: float) -> dict[str, Any]:
     """A learning rate as the method ``name`` calls it."""
-    if name.startswith("perfedavg"):
-        return {"alpha": value, "beta": value}  # of the inner and the meta step
-    return {"sgd": {"lr": value}}
+    table: dict[str, Any] = look_up("method", name, METHODS).at_rate(value)
+    return table
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

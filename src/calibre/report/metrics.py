@@ -1,4 +1,4 @@
-"""Fairness in figures, and the table behind them: one row per client (ALGORITHMS D.3)."""
+"""Fairness in figures, and the table behind them: one row per client."""
 
 import csv
 import io
