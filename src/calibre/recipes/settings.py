@@ -95,7 +95,8 @@ def method(name: str, scale: Scale, **changes: Any) -> dict[str, Any]:
 
 def rate(name: str, value: float) -> dict[str, Any]:
     """A learning rate as the method ``name`` calls it."""
-    table: dict[str, Any] = look_up("method", name, METHODS).at_rate(value)
+    kind = look_up("method", name.partition("/")[0], METHODS)
+    table: dict[str, Any] = kind.at_rate(value)
     return table
 
 
