@@ -128,19 +128,12 @@ def test_own_classifiers_take_enough_steps_on_the_labels_there_are():
     assert chosen(many)["personal.epochs"] == 10
 
 
-def test_encoders_follow_labels_where_there_are_enough():
-    assert chosen(replace(HOSPITALS, table=np.full((5, 4), 10)))["personal.finetune_encoder"]
-    assert not chosen(replace(HOSPITALS, table=np.full((5, 4), 9)))["personal.finetune_encoder"]
-
-
-def test_labels_may_be_in_the_test_part_alone():
+def test_labels_weigh_more_the_more_there_are():
     none = replace(HOSPITALS, table=np.zeros((5, 4), int), tested=True, unlabelled=500)
-    assert not chosen(none)["personal.finetune_encoder"]
-
-
-def test_with_many_labels_encoders_follow_them_for_fewer_epochs():
-    many = replace(HOSPITALS, table=np.full((10, 4), 2500))  # 80,000 to train on
-    assert chosen(many)["personal.epochs"] == 2
+    half = replace(HOSPITALS, table=np.full((5, 4), 25), tested=True, unlabelled=500)
+    every = replace(HOSPITALS, table=np.full((5, 4), 25), tested=True, unlabelled=0)
+    weights = [chosen(facts)["method.labels.weight"] for facts in (none, half, every)]
+    assert weights == [1.0, 2.5, 4.0]
 
 
 def test_test_images_are_not_counted_as_images_to_train_on(tmp_path):

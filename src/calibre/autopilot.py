@@ -15,10 +15,9 @@ from calibre.data.facts import Facts
 from calibre.errors import UserError
 
 PASSES = 200_000  # of 32 x 32 images through the network, forth and back: minutes on two cores
-STEPS = 100  # that a client's own classifier should take
+STEPS = 100  # that a client which trains alone should take
 FEW_CLIENTS = 10  # all of them train in every round
 LARGE = 64  # pixels, from which on ResNets have a stem for large images
-FINETUNE = 30  # labels of a client, from which on its own copy of the encoder follows them
 TRAIN_SHARE = 0.8  # of the images, where a fifth is set aside to test on
 
 
@@ -58,7 +57,8 @@ def choose(facts: Facts) -> list[Choice]:
             f"clients hold about {held} classes; a prototype needs several images of a batch",
         ),
         *_views(facts),
-        *_own_models(clients, labelled, side),
+        _labels(labelled, each),
+        _own_models(labelled),
     ]
 
 
@@ -163,23 +163,22 @@ def _views(facts: Facts) -> list[Choice]:
     ]
 
 
-def _own_models(clients: int, labelled: float, side: float) -> list[Choice]:
+def _labels(labelled: float, each: float) -> Choice:
+    """The more of the images are labelled, the more labels may say."""
+    share = labelled / max(each, 1)
+    weight = round(1 + 3 * share, 1)
+    return Choice(
+        "method.labels.weight",
+        weight,
+        f"{100 * share:.0f} % of a client's images are labelled: labels take part in training",
+    )
+
+
+def _own_models(labelled: float) -> Choice:
     steps = max(1, math.ceil(labelled / 32))  # an epoch
     epochs = max(10, min(50, math.ceil(STEPS / steps)))
-    enough = labelled >= FINETUNE
-    if enough:  # whole networks train: no more of it than of the rounds
-        epochs = max(1, min(epochs, int(PASSES / (clients * labelled * _cost(side)))))
-    return [
-        Choice(
-            "personal.epochs",
-            epochs,
-            f"{epochs * steps} steps for a client's own model, on about {labelled:,.0f} labels",
-        ),
-        Choice(
-            "personal.finetune_encoder",
-            enough,
-            "labels enough for a client's own copy of the encoder to follow them"
-            if enough
-            else "a frozen encoder and a classifier: few labels cannot train more",
-        ),
-    ]
+    return Choice(
+        "personal.epochs",
+        epochs,
+        f"{epochs * steps} steps where a client trains alone, on about {labelled:,.0f} labels",
+    )
