@@ -157,8 +157,8 @@ class PersonalSettings(Settings):
     """Each client's own classifier on the frozen encoder."""
 
     head: Literal["solved", "paper"] = "solved"  # to convergence; or 10 epochs, SGD .05, 32
-    features: Literal["auto", "encoder", "pixels"] = "auto"  # what a solved head sees; pixels:
-    # their principal components beside the encoding; auto: by cross-validation over all clients
+    features: Literal["encoder", "pixels"] = "pixels"  # what a solved head sees; pixels: their
+    # principal components beside the encoding
     components: Positive = 60  # of the pixels
     finetune_encoder: bool = False  # a client's own copy of it follows its labels, if that helps
     epochs: Count = 10  # of the paper's head, of fine-tuning, and of methods' own ways

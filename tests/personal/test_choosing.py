@@ -12,7 +12,7 @@ def curve(best: int, images: int, slope: float = 1.0) -> Curve:
 
 
 def test_few_labels_follow_all_clients_and_many_their_own():
-    common = pooled([{"encoder": curve(2, 1000)}]).common
+    common = pooled([{"encoder": curve(2, 1000)}]).common["encoder"]
     assert curve(7, 20).choose(common) == STRENGTHS[2]
     assert curve(7, int(PSEUDO) * 10).choose(common) == STRENGTHS[7]
 
@@ -24,15 +24,14 @@ def test_of_equals_the_stronger_penalty_is_taken():
 
 def test_pooling_is_the_mean_over_all_held_out_labels():
     found = pooled([{"encoder": curve(1, 10)}, {"encoder": curve(3, 30)}])
-    for i, mean in enumerate(found.common):
+    for i, mean in enumerate(found.common["encoder"]):
         assert mean == pytest.approx((10 * abs(i - 1) + 30 * abs(i - 3)) / 40)
 
 
-def test_the_features_of_the_least_loss_win():
-    better = Curve(losses=(0.1,) * N, images=1)
-    worse = Curve(losses=(0.2,) * N, images=1)
-    assert pooled([{"encoder": worse, "pixels": better}]).features == "pixels"
-    assert pooled([{"encoder": better, "pixels": worse}]).features == "encoder"
+def test_every_expert_has_a_curve_of_its_own():
+    found = pooled([{"encoder": curve(1, 10), "pixels": curve(4, 10)}, {"encoder": curve(1, 10)}])
+    assert min(range(N), key=lambda i: found.common["encoder"][i]) == 1
+    assert min(range(N), key=lambda i: found.common["pixels"][i]) == 4
 
 
 def test_nobody_knows_nothing():

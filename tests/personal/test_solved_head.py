@@ -1,22 +1,22 @@
 """Solved heads at work on digits: against scikit-learn, and at their limits."""
 
-import dataclasses
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
 from calibre.personal.choosing import STRENGTHS, pooled
+from calibre.personal.encoded import PIXELS
 from calibre.personal.model import Kept, as_classifier
 from calibre.personal.predictor import SideBySide
+from calibre.personal.solve import Problem, solve_heads
 from calibre.personal.solved_head import (
-    curve_of,
+    curves_of,
     encoded,
     held_out,
     prior_of,
     solved,
-    strength_for,
+    strengths_for,
 )
 from tests.methods.helpers import equal, host
 
@@ -28,54 +28,74 @@ def a_site(tiny, tmp_path, *changes, client=0):
     return home.prepared("method", home.initial_state(), client)
 
 
+def alone(expert, strength, classes=10):
+    return solve_heads([Problem(*expert.samples, strength, expert.prior)], classes)[0]
+
+
 def test_the_head_is_the_regression_of_scikit_learn_on_standardised_features(tiny, tmp_path):
-    site = a_site(tiny, tmp_path).site
-    seen = encoded(site, "encoder")
-    x, y = (part.numpy() for part in seen.labelled)
-    raw = site.network.encoder.eval()
+    site = a_site(tiny, tmp_path, "personal.features=encoder").site
+    (expert,) = encoded(site).experts
+    x, y = (part.numpy() for part in expert.samples)
     with torch.no_grad():
-        z = raw(site.plain(site.images)).double().numpy()
+        z = site.network.encoder.eval()(site.plain(site.images)).double().numpy()
     spread = z.std(0)
     floor = 0.01 * np.median(spread[spread > 0])
     assert np.allclose(x, ((z - z.mean(0)) / spread.clip(floor))[: site.labelled], atol=1e-4)
-    head = solved(seen, 0.1)
     oracle = LogisticRegression(C=0.1, max_iter=5000, tol=1e-8).fit(x, y)
     held = sorted(set(y.tolist()))
-    expected = oracle.predict_log_proba(x)
-    found = F.linear(seen.labelled.features, *head)[:, held].log_softmax(1).numpy()
-    assert np.allclose(found, expected, atol=2e-3)
+    head = alone(expert, 0.1)
+    found = F.linear(expert.samples.features, *head)[:, held].log_softmax(1).numpy()
+    assert np.allclose(found, oracle.predict_log_proba(x), atol=2e-3)
+
+
+def test_two_experts_are_one_head_that_adds_their_logits(tiny, tmp_path):
+    prepared = a_site(tiny, tmp_path)
+    site, test = prepared.site, prepared.test
+    seen = encoded(site)
+    strengths = [0.3, 0.1]
+    shown = seen.shown(test.images, site.normalization)
+    found = F.linear(shown, *solved(seen, strengths)).double()
+    added = 0
+    with torch.no_grad():
+        for expert, strength, share in zip(seen.experts, strengths, (1, PIXELS), strict=True):
+            raw = expert.part.eval()(site.plain(test.images)).double()
+            x = (raw - expert.scaling.centre) / expert.scaling.spread
+            added = added + share * F.linear(x, *alone(expert, strength))
+    held = sorted(set(seen.labels.tolist()))
+    assert torch.allclose(found[:, held], added[:, held], atol=1e-3)
 
 
 def test_classes_without_a_label_are_never_answered(tiny, tmp_path):
     prepared = a_site(tiny, tmp_path)
-    seen = encoded(prepared.site, "pixels")
-    head = seen.raw(solved(seen, 10.0))
-    shown = seen.more(*prepared.test, prepared.site.normalization)
-    answers = F.linear(shown.features, *head).argmax(1)
-    assert set(answers.tolist()) <= set(seen.labelled.labels.tolist())
+    seen = encoded(prepared.site)
+    shown = seen.shown(prepared.test.images, prepared.site.normalization)
+    answers = F.linear(shown, *solved(seen, [10.0, 10.0])).argmax(1)
+    assert set(answers.tolist()) <= set(seen.labels.tolist())
 
 
 def test_held_out_labels_are_answered_by_heads_that_did_not_see_them(tiny, tmp_path):
-    """By hand: a head fitted to the other folds, for one of them."""
-    seen = encoded(a_site(tiny, tmp_path).site, "encoder")
-    found = held_out(seen, 0.3)
+    """By hand: heads fitted to the other folds, for one of them."""
+    seen = encoded(a_site(tiny, tmp_path).site)
+    found = held_out(seen, [0.3, 0.1])
     fold = int(found.folds[0])
     rows = seen.fold != fold
-    x, y = seen.labelled
-    part = dataclasses.replace(seen, labelled=type(seen.labelled)(x[rows], y[rows]))
-    expected = F.linear(x[seen.fold == fold], *solved(part, 0.3)).float()
-    assert torch.allclose(found.logits[found.folds == fold], expected, atol=1e-4)
+    expected = 0
+    for expert, strength, share in zip(seen.experts, (0.3, 0.1), (1, PIXELS), strict=True):
+        x, y = expert.samples
+        head = solve_heads([Problem(x[rows], y[rows], strength, expert.prior)], 10)[0]
+        expected = expected + share * F.linear(x[seen.fold == fold], *head)
+    assert torch.allclose(found.logits[found.folds == fold].double(), expected, atol=1e-3)
 
 
-def test_the_curve_is_the_summed_log_loss_of_held_out_labels(tiny, tmp_path):
-    seen = encoded(a_site(tiny, tmp_path).site, "encoder")
-    curve = curve_of(seen)
+def test_a_curve_is_the_summed_log_loss_of_held_out_labels(tiny, tmp_path):
+    seen = encoded(a_site(tiny, tmp_path, "personal.features=encoder").site)
+    curve = curves_of(seen)["encoder"]
     for i in (0, 4, len(STRENGTHS) - 1):
-        held = held_out(seen, STRENGTHS[i])
+        held = held_out(seen, [STRENGTHS[i]])
         expected = F.cross_entropy(held.logits.double(), held.labels, reduction="sum").item()
         assert abs(curve.losses[i] - expected) < 1e-3 * max(1, expected)
     assert curve.images == len(held.labels)
-    assert strength_for(seen, pooled([{"encoder": curve}])) in STRENGTHS
+    assert strengths_for(seen, pooled([{"encoder": curve}]))[0] in STRENGTHS
 
 
 def test_a_strong_penalty_leaves_the_servers_head_and_a_weak_one_the_clients(tiny, tmp_path):
@@ -84,21 +104,20 @@ def test_a_strong_penalty_leaves_the_servers_head_and_a_weak_one_the_clients(tin
     assert prior_of(home.site("method", state, 0)) is None  # nobody has trained it
     state = home.load("method").method.aggregate(state, [home.update(state, c) for c in (0, 1)])
     site = home.site("method", state, 0)
-    prior = prior_of(site)
-    assert torch.equal(prior.weight, state.model["head.weight"])
-    seen = encoded(site, "encoder")
-    held = sorted(set(seen.labelled.labels.tolist()))
+    assert torch.equal(prior_of(site).weight, state.model["head.weight"])
+    expert = encoded(site).experts[0]
+    held = sorted(set(expert.samples.labels.tolist()))
 
     def directions(head):
         return head.weight[held] - head.weight[held].mean(0)
 
-    near, far = (solved(seen, strength) for strength in (1e-9, 1e3))
-    assert torch.allclose(directions(near), directions(seen.prior), atol=1e-6)
-    assert not torch.allclose(directions(far), directions(seen.prior), atol=1e-2)
+    near, far = (alone(expert, strength) for strength in (1e-9, 1e3))
+    assert torch.allclose(directions(near), directions(expert.prior), atol=1e-6)
+    assert not torch.allclose(directions(far), directions(expert.prior), atol=1e-2)
 
 
 def test_the_model_that_is_kept_is_the_model_that_was_scored(tiny, tmp_path):
-    home = host(tiny("method.name=pfl-ssl", *SOLVED, "personal.features=pixels"), tmp_path)
+    home = host(tiny("method.name=pfl-ssl", *SOLVED), tmp_path)
     state = home.initial_state()
     told = home.assess(state, "method", [0, 1, 5])
     models = home.personalize(state, "method", [0, 1, 5], pooled(told.values()))
@@ -122,9 +141,10 @@ def test_a_group_is_solved_as_its_clients_are_alone(tiny, tmp_path):
     choice = pooled(home.assess(state, "method", range(7)).values())
     together = home.personalize(state, "method", range(7), choice)
     for model in together:
-        (alone,) = home.personalize(state, "method", [model.client], choice)
-        assert alone.correct == model.correct
-        assert torch.allclose(alone.tensors["head.weight"], model.tensors["head.weight"], atol=1e-5)
+        (by_itself,) = home.personalize(state, "method", [model.client], choice)
+        assert by_itself.correct == model.correct
+        weights = [m.tensors["head.weight"] for m in (by_itself, model)]
+        assert torch.allclose(*weights, atol=1e-5)
 
 
 def test_the_majority_floor_answers_the_most_frequent_class(tiny, tmp_path):

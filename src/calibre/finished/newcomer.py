@@ -12,13 +12,14 @@ from calibre.finished.run import FinishedRun
 from calibre.local.site import Site
 from calibre.methods.method import ServerState
 from calibre.models.network import Head, Problem, to_fast_layout
-from calibre.personal.arrival import Arrived, read_images
+from calibre.personal.arrival import Arrived, Images, read_images
 from calibre.personal.assemble import RATE, Making, assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.frozen_head import HOW
+from calibre.personal.heads import Samples
 from calibre.personal.own import start_anew
-from calibre.personal.solved_head import features_of, held_out, prior_of, solved, strength_for
+from calibre.personal.solved_head import held_out, prior_of, solved, strengths_for
 from calibre.tensors import belongs, take
 
 
@@ -37,8 +38,12 @@ def personalize_newcomer(
     arrived = read_images(data, preprocessing.shape)
     site = _site(finished, arrived)
     seen = _encoded(finished, arrived, site)
-    strength = strength_for(seen, choice)
-    test = arrived.test and seen.more(*arrived.test, preprocessing.normalization)
+    strengths = strengths_for(seen, choice)
+    norm = preprocessing.normalization
+
+    def samples(images: Images) -> Samples:
+        return Samples(seen.shown(images.pixels, norm), images.labels)
+
     return assemble(
         Making(
             client=name or data.resolve().name,
@@ -48,11 +53,11 @@ def personalize_newcomer(
             network=experiment.network,
             preprocessing=preprocessing,
             encoders=copy.deepcopy(seen.parts),
-            head=seen.raw(solved(seen, strength)),
-            labelled=seen.more(*arrived.train, preprocessing.normalization),
-            held_out=held_out(seen, strength),
+            head=solved(seen, strengths),
+            labelled=samples(arrived.train),
+            held_out=held_out(seen, strengths),
             fitted=HOW,
-            test=test,
+            test=samples(arrived.test) if arrived.test else None,
             unlabelled=len(arrived.unlabelled),
             notes=arrived.notes,
             rate=rate,
@@ -64,7 +69,7 @@ def personalize_newcomer(
 def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     """The newcomer's images; the run's head, where it knows all these classes, is the prior."""
     encoder = site.network.get_submodule("encoder")
-    features = features_of(site, finished.choice)
+    features = site.personal.features
     norm, count = site.normalization, site.personal.components
     parts = parts_for(features, encoder, site.images, norm, count)
     known, prior = finished.federation.classes, prior_of(site)

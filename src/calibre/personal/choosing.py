@@ -18,14 +18,17 @@ STRENGTHS = tuple(10 ** (step / 2) for step in range(-8, 3))
 PSEUDO = 100.0  # labels that the curve of all clients counts as, beside a client's own
 WORST = 1e4  # of a mean loss: what is larger is as bad
 
-Features = Literal["encoder", "pixels"]
+Features = Literal["encoder", "pixels"]  # what an expert looks at
 Loss = Annotated[float, Field(ge=0)]
+
+
+Means = Annotated[tuple[Loss, ...], Field(min_length=len(STRENGTHS), max_length=len(STRENGTHS))]
 
 
 class Curve(Settings):
     """Summed log losses of a client's held-out labels, for each of ``STRENGTHS``."""
 
-    losses: Annotated[tuple[Loss, ...], Field(min_length=len(STRENGTHS), max_length=len(STRENGTHS))]
+    losses: Means
     images: Count
 
     def choose(self, common: tuple[float, ...]) -> float:
@@ -40,12 +43,12 @@ class Curve(Settings):
 class Choice(Settings):
     """What all clients of a run go by."""
 
-    features: Features
-    common: tuple[Loss, ...]  # mean log loss of a held-out label, for each of ``STRENGTHS``
+    # mean log loss of a held-out label by each expert, for each of ``STRENGTHS``
+    common: dict[Features, Means]
 
 
 def pooled(told: Iterable[Mapping[Features, Curve]]) -> Choice | None:
-    """The features of the least loss over all clients, and the curve; None where nobody knows."""
+    """The mean curves over all clients' held-out labels; None where nobody has any."""
     sums: dict[Features, list[float]] = {}
     images: dict[Features, int] = {}
     for curves in told:
@@ -59,7 +62,4 @@ def pooled(told: Iterable[Mapping[Features, Curve]]) -> Choice | None:
         for features, losses in sums.items()
         if images[features]
     }
-    if not known:
-        return None
-    best = min(known, key=lambda features: (min(known[features]), features))
-    return Choice(features=best, common=known[best])
+    return Choice(common=known) if known else None

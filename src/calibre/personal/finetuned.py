@@ -30,9 +30,8 @@ from calibre.personal.predictor import SideBySide
 from calibre.personal.solved_head import (
     SolvedHead,
     encoded,
-    features_of,
     solved,
-    strength_for,
+    strengths_for,
 )
 from calibre.tensors import Tensors, put, take
 
@@ -104,8 +103,8 @@ class FineTuned:
 
 def finetune(site: Site, choice: Choice | None) -> Classifier:
     """The site's encoder, in place, and a head that starts as the solved one."""
-    seen = encoded(site, features_of(site, choice))
-    start = seen.raw(solved(seen, strength_for(seen, choice)))
+    seen = encoded(site)
+    start = solved(seen, strengths_for(seen, choice))
     head = nn.Linear(start.weight.shape[1], site.classes, device=site.device)
     put(head, {"weight": start.weight, "bias": start.bias})
     network = Classifier(SideBySide(seen.parts), head).eval()  # batch norm stays as it is

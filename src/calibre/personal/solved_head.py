@@ -1,13 +1,11 @@
 """A linear head on the frozen encoder, solved: regularised logistic regression to convergence.
 
-The features are standardised by all of a client's images, labelled or not. Where the server has a
-head, a client's is shrunk towards it instead of towards zero. How strongly, and whether the pixels'
-principal components stand beside the encoding, is chosen by cross-validation
-(:mod:`calibre.personal.choosing`).
+Where the server has a head, a client's is shrunk towards it instead of towards zero. How strongly
+is chosen by cross-validation (:mod:`calibre.personal.choosing`). A second head on the pixels helps
+the first (:mod:`calibre.personal.encoded`).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +17,7 @@ from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head
 from calibre.models.pixels import Nothing, Pixels
 from calibre.personal.choosing import STRENGTHS, WORST, Choice, Curve, Features, pooled
-from calibre.personal.encoded import Encoded, encode_client, parts_for
+from calibre.personal.encoded import Encoded, Expert, encode_client, parts_for
 from calibre.personal.frozen_head import CAUTION, HOW, LARGEST_GROUP
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import FOLDS, HeldOut, held_out_of
@@ -31,7 +29,7 @@ from calibre.personal.model import (
     own_encoder,
     part_tensors,
 )
-from calibre.personal.solve import Problem, solve_heads, standardise
+from calibre.personal.solve import Problem, solve_heads
 
 
 class SolvedHead:
@@ -41,10 +39,7 @@ class SolvedHead:
     def assess(
         self, method: Method, state: ServerState, clients: Iterable[Prepared]
     ) -> dict[int, dict[Features, Curve]]:
-        return {
-            site.client: {features: curve_of(encoded(site, features)) for features in options(site)}
-            for site, _, _ in clients
-        }
+        return {site.client: curves_of(encoded(site)) for site, _, _ in clients}
 
     def make(
         self,
@@ -57,51 +52,39 @@ class SolvedHead:
 
     def _model(self, client: Prepared, choice: Choice | None) -> Personal:
         site, kept, test = client
-        seen = encoded(site, features_of(site, choice))
-        strength = strength_for(seen, choice)
-        head = seen.raw(solved(seen, strength))
-        tested = seen.more(test.images, test.labels, site.normalization)
-        shown = standardise(tested.features, seen.scaling)
-        x, labels = seen.labelled
-        all_labels = Samples(torch.cat([x, shown]), torch.cat([labels, test.labels]))
+        seen = encoded(site)
+        strengths = strengths_for(seen, choice)
+        head = solved(seen, strengths)
+        tested = Samples(seen.shown(test.images, site.normalization), test.labels)
+        all_labels = seen.with_more(test.images, test.labels, site.normalization)
         return Personal(
             site.client,
             count_right_by_head(head, tested),
             len(test.labels),
             {**own_encoder(kept), **part_tensors(seen.parts[1:]), **head_tensors(head)},
-            final=seen.raw(solved(replace(seen, labelled=all_labels), strength)),
+            final=solved(all_labels, strengths),
         )
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
-        seen = encoded(site, features_of(site, choice))
+        seen = encoded(site)
         how = HOW + (CAUTION if method.met_labels(site.trains) else "")
-        return held_out(seen, strength_for(seen, choice)), how
+        return held_out(seen, strengths_for(seen, choice)), how
 
 
-def options(site: Site) -> list[Features]:
-    """What a head may see here."""
-    if isinstance(site.network.get_submodule("encoder"), Pixels | Nothing):
-        return ["encoder"]  # a floor that is what it is
-    asked = site.personal.features
-    return ["encoder", "pixels"] if asked == "auto" else [asked]
-
-
-def features_of(site: Site, choice: Choice | None) -> Features:
-    return choice.features if choice else options(site)[0]
-
-
-def encoded(site: Site, features: Features) -> Encoded:
+def encoded(site: Site) -> Encoded:
     """A client's images by its site's network."""
     encoder = site.network.get_submodule("encoder")
-    parts = parts_for(features, encoder, site.images, site.normalization, site.personal.components)
+    floor = isinstance(encoder, Pixels | Nothing)  # which is what it is
+    features = "encoder" if floor else site.personal.features
+    norm, count = site.normalization, site.personal.components
     return encode_client(
-        parts,
+        parts_for(features, encoder, site.images, norm, count),
         site.images,
         site.labels[: site.labelled],
-        site.normalization,
+        norm,
         site.classes,
         rng.stream(site.seed, "folds", site.client),
         prior_of(site),
@@ -118,48 +101,56 @@ def prior_of(site: Site) -> Head | None:
     return None if untouched and site.round == 0 else head
 
 
-def solved(seen: Encoded, strength: float) -> Head:
-    """The head of standardised features."""
-    (head,) = solve_heads([Problem(*seen.labelled, strength, seen.prior)], seen.classes)
-    return head
+def solved(seen: Encoded, strengths: Sequence[float]) -> Head:
+    """The experts' heads as one."""
+    heads = [
+        solve_heads([Problem(*expert.samples, strength, expert.prior)], seen.classes)[0]
+        for expert, strength in zip(seen.experts, strengths, strict=True)
+    ]
+    return seen.joined(heads)
 
 
-def curve_of(seen: Encoded) -> Curve:
+def curves_of(seen: Encoded) -> dict[Features, Curve]:
     """How well each strength would have done on the client's own labels, held out."""
+    return {expert.name: _curve(seen, expert) for expert in seen.experts}
+
+
+def _curve(seen: Encoded, expert: Expert) -> Curve:
     held = seen.fold >= 0
     images = int(held.sum())
     losses = [0.0] * len(STRENGTHS)
     if images:
-        labels = seen.labelled.labels[held]
-        for i, logits in enumerate(without(seen, STRENGTHS)):
-            loss = float(F.cross_entropy(logits[held], labels, reduction="sum"))
+        for i, logits in enumerate(without(seen, expert, STRENGTHS)):
+            loss = float(F.cross_entropy(logits[held], seen.labels[held], reduction="sum"))
             losses[i] = min(loss, WORST * images)
     return Curve(losses=tuple(losses), images=images)
 
 
-def strength_for(seen: Encoded, choice: Choice | None) -> float:
-    """The client's C: by its own labels, and by what all clients found."""
-    own = curve_of(seen)
-    common = choice or pooled([{"encoder": own}])
-    return own.choose(common.common) if common else STRENGTHS[len(STRENGTHS) // 2]
+def strengths_for(seen: Encoded, choice: Choice | None) -> list[float]:
+    """Each expert's C: by the client's own labels, and by what all clients found."""
+    own = curves_of(seen)
+    common = (choice or pooled([own]) or Choice(common={})).common
+    middle = STRENGTHS[len(STRENGTHS) // 2]
+    return [curve.choose(common[name]) if name in common else middle for name, curve in own.items()]
 
 
-def held_out(seen: Encoded, strength: float) -> HeldOut:
-    """Every labelled image answered by a head of the other folds."""
-    x, labels = seen.labelled
-    (logits,) = without(seen, [strength])
-    answers = iter([(x.float(), logits.float())] * FOLDS)
-    return held_out_of(labels, seen.fold, lambda rows: next(answers))
+def held_out(seen: Encoded, strengths: Sequence[float]) -> HeldOut:
+    """Every labelled image answered by heads of the other folds."""
+    both = zip(seen.experts, strengths, strict=True)
+    logits = sum(e.share * without(seen, e, [strength])[0] for e, strength in both)
+    assert isinstance(logits, Tensor)
+    x = torch.cat([expert.samples.features for expert in seen.experts], dim=1).float()
+    return held_out_of(seen.labels, seen.fold, lambda rows: (x, logits.float()))
 
 
-def without(seen: Encoded, strengths: Sequence[float]) -> list[Tensor]:
+def without(seen: Encoded, expert: Expert, strengths: Sequence[float]) -> list[Tensor]:
     """For each strength, logits [n, K] of the labelled images by heads that did not see them."""
-    x, labels = seen.labelled
+    x, labels = expert.samples
     fold = seen.fold
     used = [f for f in range(FOLDS) if (fold == f).any()]
     tasks = [(f, s) for s in range(len(strengths)) for f in used]
     problems = [
-        Problem(x[fold != f], labels[fold != f], strengths[s], seen.prior) for f, s in tasks
+        Problem(x[fold != f], labels[fold != f], strengths[s], expert.prior) for f, s in tasks
     ]
     answers = [x.new_zeros(len(x), seen.classes) for _ in strengths]
     for (f, s), head in zip(tasks, solve_heads(problems, seen.classes), strict=True):
