@@ -50,7 +50,7 @@ VALUES = (b"", b"0", b"-1", b"1e9", b"chunked", b"\x00", b"\xff\xfe", b"null", b
           b"close", b"keep-alive", b"100-continue", b"multipart/form-data", b"Bearer", b"9" * 40,
           b"multipart/form-data; boundary=x", b"Bearer " + TOKEN.encode(), b"x" * 3000,
           b"a\r\n folded", b"a\nB: c", b"text/html", b"calibre-1=; ;=;", b"\t \t")  # fmt: skip
-LINE_ENDS = (b"\r\n",) * 12 + (b"\n", b"\r", b"\r\n\r\n", b"")
+LINE_ENDS = (b"\r\n",) * 60 + (b"\n", b"\r", b"\r\n\r\n", b"")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _odd(rng: random.Random) -> bytes:
     """Put together from parts that are odd, each on its own or in combination."""
 
     def mostly(usual: bytes, odd: tuple[bytes, ...]) -> bytes:
-        return usual if rng.random() < 0.6 else rng.choice(odd)
+        return usual if rng.random() < 0.8 else rng.choice(odd)
 
     line = b" ".join(
         (mostly(b"POST", METHODS), mostly(b"/predict", TARGETS), mostly(b"HTTP/1.1", VERSIONS))
@@ -154,7 +154,7 @@ def _odd(rng: random.Random) -> bytes:
         fields.append(b"Content-Length: %d" % length)
     if rng.random() < 0.7:
         fields.append(b"Authorization: Bearer " + TOKEN.encode())
-    for _ in range(rng.choice((0, 1, 2, 150))):
+    for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 150))):
         fields.append(rng.choice(NAMES) + b": " + rng.choice(VALUES))
     rng.shuffle(fields)
     return b"".join(part + rng.choice(LINE_ENDS) for part in (line, *fields, b"")) + body

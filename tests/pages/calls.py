@@ -12,7 +12,7 @@ from PIL import Image
 
 from calibre.pages.server import Limits, Server
 
-QUICK = Limits(head=2000, head_seconds=1.0, seconds=1.5, patience=3, connections=8, memory=300_000)
+QUICK = Limits(head=2000, head_seconds=1.0, seconds=3.0, patience=3, connections=8, memory=300_000)
 
 
 def ask(server: Server, method="GET", path="/", body=None, tls=None, **headers):
