@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from calibre.engine import rounds
+from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.local import converged, train_to_convergence
 from calibre.methods.method import ServerState
 from calibre.methods.supervised import train_classifier
+from calibre.models.network import Head
+from calibre.personal.heads import Samples, train_heads
 from calibre.tensors import take
-from tests.methods.helpers import equal, host
+from tests.methods.helpers import close, equal, host, parts
 
 WHOLE = ("encoder", "head")
 
@@ -23,7 +26,7 @@ def test_local_is_ten_epochs_of_a_plain_torch_loop(tiny, tmp_path):
     experiment = tiny("method.name=local", "personal.epochs=10")
     home = host(experiment, tmp_path)
     state = home.initial_state()
-    own = home.prepared("method", state, 0).kept
+    found = home.prepared("method", state, 0).kept
 
     site, sgd = home.site("method", state, 0), experiment.method.sgd
     site.load()
@@ -41,14 +44,34 @@ def test_local_is_ten_epochs_of_a_plain_torch_loop(tiny, tmp_path):
             optimizer.step()
             step += 1
     for name, tensor in network.state_dict().items():
-        assert torch.allclose(own[name].double(), tensor.double(), atol=1e-4), name
+        assert torch.allclose(found[name].double(), tensor.double(), atol=1e-4), name
+
+
+def test_its_encoder_then_gets_a_head_like_everybodys(tiny, tmp_path):
+    """From the network's own head, as any head on a frozen encoder is trained."""
+    home = host(tiny("method.name=local"), tmp_path)
+    state = home.initial_state()
+    (model,) = home.personalize(state, "method", [0])
+    site, kept, _ = home.prepared("method", state, 0)
+    assert equal(take(site.network, WHOLE), kept)
+    encoder = {name: t for name, t in kept.items() if parts([name]) == {"encoder"}}
+    assert equal({n: t for n, t in model.tensors.items() if parts([n]) == {"encoder"}}, encoder)
+    features = encode(site.network.encoder, site.images[: site.labelled], site.normalization)
+    samples = Samples(features, site.labels[: site.labelled])
+    start = Head(kept["head.weight"], kept["head.bias"])
+    heads = train_heads([0], [samples], [start], site.personal, site.seed)
+    assert torch.equal(model.tensors["head.weight"], heads.weight[0])
+    assert torch.equal(model.tensors["head.bias"], heads.bias[0])
 
 
 def test_no_server_state_is_read_and_no_other_client_matters(tiny, tmp_path):
     home = host(tiny("method.name=local", "personal.epochs=1"), tmp_path)
     alone = home.prepared("method", home.initial_state(), 6).kept
-    home.personalize(home.initial_state(), "method", [0, 3])
-    assert equal(alone, home.prepared("method", ServerState(0, {}), 6).kept)
+    (score,) = home.personalize(home.initial_state(), "method", [6])
+    *_, among = home.personalize(ServerState(0, {}), "method", [0, 3, 6])
+    assert equal(home.prepared("method", ServerState(0, {}), 6).kept, alone)
+    assert close(score.tensors, among.tensors)  # heads of a group are one product
+    assert score.accuracy == among.accuracy
 
 
 def test_convergence_is_one_percent_of_the_five_epoch_mean_in_ten_epochs():
@@ -86,17 +109,10 @@ def test_it_stops_between_two_epochs_of_the_very_training_of_local(
 def test_the_cap_ends_what_does_not_settle_with_the_bits_of_local(tiny, convergent, tmp_path, cap):
     fair = host(tiny("method.name=local", f"personal.epochs={cap}"), tmp_path / "a")
     home = host(convergent(f"method.cap={cap}"), tmp_path / "b")
-    one, other = (h.prepared("method", h.initial_state(), 0).kept for h in (fair, home))
+    one = fair.prepared("method", fair.initial_state(), 0).kept
+    other = home.prepared("method", home.initial_state(), 0).kept
     assert equal(one, other)
-
-
-def test_its_head_stands_on_its_own_encoder(tiny, tmp_path):
-    home = host(tiny("method.name=local", "personal.head=solved"), tmp_path)
-    (model,) = home.personalize(home.initial_state(), "method", [0])
-    own = home.prepared("method", home.initial_state(), 0).kept
-    encoder = {name: tensor for name, tensor in own.items() if name.startswith("encoder.")}
-    assert equal({name: model.tensors[name] for name in encoder}, encoder)
-    assert not torch.equal(model.tensors["head.weight"], own["head.weight"])
+    assert equal(one, home.load("method").initial) == (cap == 0)
 
 
 def test_the_reported_losses_are_those_of_the_training_loop(convergent, tmp_path):
