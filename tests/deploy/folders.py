@@ -27,12 +27,12 @@ def write_folders(place, owners, train=24, test=12):
                     picture.save(folder / f"{row}.png")
 
 
-def write_site(place, owner, port=None, novel=False, keys=None):
+def write_site(place, owner, port=None, novel=False, keys=None, host="localhost"):
     """The site's file."""
     text = f'name = "{owner}"\nnovel = {str(novel).lower()}\n[data]\nsource = "images"\n'
     if port:
         text += (
-            f'[connection]\nsuperlink = "localhost:{port}"\n'
+            f'[connection]\nsuperlink = "{host}:{port}"\n'
             f'root_certificates = "{keys}/ca.crt"\nprivate_key = "{keys}/sites/{owner}"\n'
         )
     file = place / owner / "site.toml"

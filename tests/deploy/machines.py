@@ -14,6 +14,8 @@ from tests.deploy.folders import write_folders, write_site
 
 OWNERS = ("anna", "bert", "carl")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
+HOST = "127.0.0.2"  # an address of this machine, but not the one where it looks for itself
+START = f"calibre-fl deploy start keys --bind {HOST}"
 LASTING = ("calibre-fl deploy start", "calibre-fl site start")
 ALL_TESTS = "minutes: CALIBRE_ALL_TESTS=1"
 PATIENCE = 600  # seconds; on a quiet machine a tenth of it is enough
@@ -58,13 +60,15 @@ class Machines:
         (self.place / "experiment.toml").write_text(experiment.to_toml())
         self.coordinator(port)
         for owner in OWNERS:
-            write_site(self.place, owner, (ports or {}).get(owner, port), keys=self.place / "keys")
+            near = (ports or {}).get(owner)  # a port on this machine that leads there
+            where = {"port": near} if near else {"port": port, "host": HOST}
+            write_site(self.place, owner, keys=self.place / "keys", **where)
             self.start(owner, f"calibre-fl site start {owner}/site.toml")
 
     def coordinator(self, port):
         names = " ".join(f"--site {owner}" for owner in OWNERS)
-        self.say(f"calibre-fl deploy keys keys --port {port} {names}")
-        self.start("keys", "calibre-fl deploy start keys")
+        self.say(f"calibre-fl deploy keys keys --host {HOST} --port {port} {names}")
+        self.start("keys", START)
         self.wait("listening", lambda: "listening" in self.log("keys"))
 
     def log(self, name):

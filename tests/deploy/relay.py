@@ -5,6 +5,7 @@ import contextlib
 import threading
 
 from calibre.deploy import launch
+from tests.deploy.machines import HOST
 
 
 class Relay:
@@ -48,7 +49,7 @@ class Relay:
         self.writers.clear()
 
     async def _pass_on(self, reader, writer):
-        answers, questions = await asyncio.open_connection("127.0.0.1", self.target)
+        answers, questions = await asyncio.open_connection(HOST, self.target)
         both = {writer, questions}
         self.writers |= both
         await asyncio.gather(pump(reader, questions), pump(answers, writer))

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from calibre.deploy.admission import check, registered
+from calibre.deploy.admission import check, of_run, registered
 from calibre.deploy.keys import make_keys
 
 SITE, SHARE = "anna", (0, 3)
@@ -42,7 +42,8 @@ def test_a_share_among_sites_is_refused_and_a_site_among_shares_too():
     check(7, hello(share=SHARE), shared=True, names={7: "anna"})  # shares have no names
 
 
-def test_the_coordinator_knows_a_node_by_the_file_of_its_key(tmp_path):
+@pytest.fixture
+def grid(tmp_path):
     make_keys(tmp_path, "localhost", 8000, ["anna", "bert"])
 
     def pem(name):
@@ -54,7 +55,21 @@ def test_the_coordinator_knows_a_node_by_the_file_of_its_key(tmp_path):
         SimpleNamespace(node_id=8, public_key=pem("bert")),
         SimpleNamespace(node_id=9, public_key=b"another"),
     ]
-    grid = SimpleNamespace(get_nodes=lambda: nodes)
+    return SimpleNamespace(get_nodes=lambda: nodes)
+
+
+def test_the_coordinator_knows_a_node_by_the_file_of_its_key(grid, tmp_path):
     assert registered(grid, tmp_path) == {7: "anna", 8: "bert"}
     (tmp_path / "sites" / "bert.pub").unlink()
     assert registered(grid, tmp_path) == {7: "anna"}
+
+
+def test_a_run_takes_the_nodes_that_it_was_submitted_for(grid, tmp_path):
+    among_sites = of_run(grid, {"keys": str(tmp_path), "shared": False, "simulation": False})
+    among_sites(7, hello(site="anna"))
+    with pytest.raises(ValueError, match="with the key of 'bert'"):
+        among_sites(8, hello(site="anna"))
+    with pytest.raises(ValueError, match="sites take part here"):
+        among_sites(8, hello(share=SHARE))
+    of_run(grid, {"keys": str(tmp_path), "shared": True})(8, hello(share=SHARE))
+    of_run(grid, {"simulation": True})(12345, hello(share=SHARE))

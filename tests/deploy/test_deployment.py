@@ -15,7 +15,7 @@ from calibre.engine import rounds
 from calibre.experiment import read
 from tests.deploy.folders import write_folders
 from tests.deploy.foreign import write_foreign_app, write_home
-from tests.deploy.machines import ALL_TESTS, DOCUMENT, LASTING, OWNERS, Machines, documented
+from tests.deploy.machines import ALL_TESTS, DOCUMENT, HOST, LASTING, OWNERS, Machines, documented
 
 SETTINGS = (
     "federation.scheme=natural", "federation.novel=0", "network.width=2",
@@ -126,7 +126,7 @@ def test_nodes_that_share_an_experiment_give_its_bits(tmp_path):
     with Machines(tmp_path) as machines:
         machines.coordinator(port)
         for i, owner in enumerate(OWNERS):
-            mine = node.replace("8000", str(port)).replace("0/3", f"{i}/3")
+            mine = node.replace("localhost:8000", f"{HOST}:{port}").replace("0/3", f"{i}/3")
             machines.start(owner, mine.replace("anna", owner) + f" --state {owner}/state")
         machines.say(run)
     same_as_embedded(tmp_path, experiment, "run")

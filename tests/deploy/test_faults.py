@@ -14,7 +14,7 @@ from calibre.deploy import launch
 from calibre.deploy.superlink import missed
 from calibre.engine import events
 from calibre.experiment import read
-from tests.deploy.machines import ALL_TESTS, Machines
+from tests.deploy.machines import ALL_TESTS, START, Machines
 from tests.deploy.relay import Relay
 
 SETTINGS = (
@@ -101,7 +101,7 @@ def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
         machines.wait("the end of it", lambda: machines.running["keys"].poll() is not None)
         machines.stop("run")
         assert not (tmp_path / "run" / "metrics.json").exists()
-        machines.start("keys", "calibre-fl deploy start keys")
+        machines.start("keys", START)
         machines.say(RUN)
         assert sorted(rounds_done(tmp_path)) == [1, 2, 3]
         assert len(begun(tmp_path, 0, 0)) == 1  # a round that was finished is not made again

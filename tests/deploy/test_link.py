@@ -33,7 +33,8 @@ from flwr.superlink.main import create_app
 
 from calibre.deploy.gate import Gate
 from calibre.deploy.keys import make_keys, private_key, renew
-from calibre.deploy.link import Server, Sites, _config, write_token
+from calibre.deploy.link import Server, Sites, _config, listen, write_token
+from calibre.errors import UserError
 
 TOKEN, SECRET = "the token of this start", b"its secret"
 
@@ -211,6 +212,20 @@ def test_a_renewed_certificate_is_taken_up_once_both_its_files_are_there(link):
     (link.keys / "server.key").write_bytes(new_key)
     assert server.renewed()
     assert not server.renewed()
+
+
+def test_it_listens_on_any_address_of_this_machine_and_says_what_is_wrong_with_others():
+    for host in ("127.0.0.1", "127.0.0.2", "localhost", "0.0.0.0"):
+        with listen(host, 0) as place:
+            assert place.getsockname()[1] > 0
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"127.0.0.1:{port}: Address already in use"):
+            listen("127.0.0.1", port)
+    with pytest.raises(UserError, match=r"192\.0\.2\.1:0: Cannot assign"):
+        listen("192.0.2.1", 0)
+    with pytest.raises(UserError, match="cannot listen on no such host:0"):
+        listen("no such host", 0)
 
 
 def test_the_token_lies_where_flower_looks_and_only_its_owner_reads_it(tmp_path):

@@ -1,15 +1,30 @@
 """Who may take part as what: a site has the name of its key, and nodes are of one kind."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibre.deploy.keys import public_keys
 
 if TYPE_CHECKING:
+    from flwr.app.user_config import UserConfig
     from flwr.serverapp import Grid
 
     from calibre.deploy.messages import Hello
+
+
+Admit = Callable[[int, "Hello"], None]  # raises ValueError where a node may not take part
+
+
+def of_run(grid: "Grid", config: "UserConfig") -> Admit:
+    """The rule of a run, by what it was submitted with."""
+    shared = bool(config.get("shared") or config.get("simulation"))
+    keys = config.get("keys")  # a simulation has none
+
+    def admit(node: int, hello: "Hello") -> None:
+        check(node, hello, shared, registered(grid, Path(str(keys))) if keys else None)
+
+    return admit
 
 
 def registered(grid: "Grid", keys: Path) -> dict[int, str]:

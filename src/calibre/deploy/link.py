@@ -54,6 +54,7 @@ from flwr.superlink.main import create_app
 from calibre.deploy import launch
 from calibre.deploy.gate import Gate
 from calibre.deploy.keys import coordinator, public_keys
+from calibre.errors import UserError
 from calibre.files import private_folder, write_atomic
 
 LOOK_SECONDS = 1.0  # between looks whether keys or certificates have changed
@@ -181,10 +182,19 @@ class Server(uvicorn.Server):
         return True
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """A place to be called at; what is wrong with the address, in words."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(found[4][:2], family=found[0])
+    except OSError as error:
+        raise UserError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+
 async def serve(keys: Path, bind: str, say: Say) -> None:
     """Until it is asked to stop, or cannot go on."""
     where, home = coordinator(keys), private_folder(keys / "flwr")
-    private = socket.create_server(("127.0.0.1", 0))
+    public, private = listen(bind, where.port), listen("127.0.0.1", 0)
     port = private.getsockname()[1]
     address = f"127.0.0.1:{port}"
     token, secret = secrets.token_urlsafe(32), secrets.token_bytes(32)
@@ -195,8 +205,9 @@ async def serve(keys: Path, bind: str, say: Say) -> None:
     sites = Sites(keys, app.state.linkstate_factory.state(), say)
     sites.look()
     inner = Server(app, keys, lifespan="on")
-    outer = Server(Gate(app, sites.known), keys, host=bind, port=where.port, lifespan="off")
-    tasks = [asyncio.create_task(inner.serve([private])), asyncio.create_task(outer.serve())]
+    outer = Server(Gate(app, sites.known), keys, lifespan="off")
+    pairs = (inner, private), (outer, public)
+    tasks = [asyncio.create_task(server.serve([place])) for server, place in pairs]
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -213,7 +224,8 @@ async def serve(keys: Path, bind: str, say: Say) -> None:
     try:
         while going() and not (inner.started and outer.started):
             await asyncio.sleep(0.05)
-        say(f"listening on {bind}:{where.port} for sites, on {address} for runs")
+        if going():
+            say(f"listening on {bind}:{where.port} for sites, on {address} for runs")
         while going():
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), LOOK_SECONDS)
@@ -245,7 +257,10 @@ def main() -> None:
     words = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     folder, bind = sys.argv[1:]
-    asyncio.run(serve(Path(folder), bind, lambda text: print(text, file=words)))
+    try:
+        asyncio.run(serve(Path(folder), bind, lambda text: print(text, file=words)))
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
