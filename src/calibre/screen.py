@@ -110,33 +110,31 @@ class LiveView:
 COLUMNS: Sequence[tuple[str, str, float, int]] = (
     ("mean", "mean %", 100, 2),
     ("variance", "variance", 1, 4),
-    ("std", "std %", 100, 2),
-    ("worst_tenth", "worst 10th %", 100, 2),
+    ("worst_tenth", "worst 10th", 100, 2),
 )
 
 
 def result_table(metrics: Mapping[str, Any]) -> Table:
     """Mean and fairness of the method and of the floors, on trained and on novel clients."""
     table = Table(title=f"accuracy over clients, each with its own model (seed {metrics['seed']})")
-    table.add_column("clients")
     table.add_column("model", no_wrap=True)
     for i, (_, title, _, _) in enumerate(COLUMNS):
         table.add_column(title, justify="right")
         if i == 0:
-            table.add_column("95 % interval", justify="right", no_wrap=True)
-    for group, title in (("train", "trained"), ("novel", "novel")):
+            table.add_column("95 %", justify="right", no_wrap=True)
+    for group, title in (("train", "that trained"), ("novel", "never seen before")):
         if not metrics[group]["clients"]:
             continue
+        table.add_row(f"[dim]{metrics[group]['clients']} clients {title}[/]")
         rows = {metrics["method"]: metrics[group]}
         rows |= {FLOORS[floor][0]: figures[group] for floor, figures in metrics["floors"].items()}
         for i, (name, figures) in enumerate(rows.items()):
             cells = [f"{figures[key] * scale:.{digits}f}" for key, _, scale, digits in COLUMNS]
             cells.insert(1, _range(figures.get("interval")))
-            who = f"{figures['clients']} {title}" if i == 0 else ""
-            table.add_row(who, escape(name), *cells, style="bold" if i == 0 else None)
+            table.add_row(escape(name), *cells, style="bold" if i == 0 else None)
         table.add_section()
     return table
 
 
 def _range(interval: Sequence[float] | None) -> str:
-    return "" if interval is None else f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f}"
+    return "" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"
