@@ -7,7 +7,7 @@ import torch
 from calibre import rng
 from calibre.calibration import typical
 from calibre.calibration.kmeans import kmeans
-from calibre.calibration.typical import prepared, suggest, typicality
+from calibre.calibration.typical import Suggestion, prepared, suggest, typicality
 
 
 def generator():
@@ -100,7 +100,7 @@ def test_nothing_is_left_where_everything_is_labelled():
 
 def test_one_image_alone_has_no_neighbours():
     (only,) = suggest(torch.ones(1, 3), [], 5, generator())
-    assert only == (0, 0, 1, 0.0)
+    assert only == Suggestion(0, 0, 1, 0.0)
 
 
 def test_copies_are_one_cluster():

@@ -5,7 +5,7 @@ A.9). Shapes: n images, d features.
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ CHUNK = 1024  # images whose distances to a cluster are in memory at once
 CONSTANT = 1e-6  # spread of a feature below which it says nothing
 
 
-class Suggestion(NamedTuple):
+@dataclass(frozen=True)
+class Suggestion:
     """An image worth a label, and why."""
 
     index: int

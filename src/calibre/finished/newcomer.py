@@ -1,6 +1,7 @@
 """A bundle for a client that a run has never seen, from the run's folder and its own images."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,15 +28,10 @@ def personalize_newcomer(
 ) -> Bundle:
     """The run's encoder with a head of the newcomer's own. The run's images are not needed."""
     finished = FinishedRun(folder)
-    experiment = finished.experiment
-    if not any(belongs(tensor, ("encoder",)) for tensor in finished.model):
-        raise UserError(
-            f"{finished.run.label} shares no encoder, so the run in {folder} has none for a "
-            "newcomer; use a run of a method that sends its encoder (calibre-fl methods)"
-        )
+    check_encoder(finished)
     preprocessing, choice = finished.preprocessing, finished.choice
     arrived = read_images(data, preprocessing.shape)
-    site = _site(finished, arrived)
+    site = newcomers_site(finished, arrived)
     seen = _encoded(finished, arrived, site)
     strength = strength_for(seen, choice)
     test = arrived.test and seen.more(*arrived.test, preprocessing.normalization)
@@ -45,7 +41,7 @@ def personalize_newcomer(
             novel=True,
             method=finished.run.label,
             classes=arrived.classes,
-            network=experiment.network,
+            network=finished.experiment.network,
             preprocessing=preprocessing,
             encoders=copy.deepcopy(seen.parts),
             head=seen.raw(solved(seen, strength)),
@@ -61,22 +57,36 @@ def personalize_newcomer(
     )
 
 
+def check_encoder(finished: FinishedRun) -> None:
+    """Whether the run has an encoder that others than its clients can use."""
+    if not any(belongs(tensor, ("encoder",)) for tensor in finished.model):
+        raise UserError(
+            f"{finished.run.label} shares no encoder, so the run in {finished.files.path} has none "
+            "for a newcomer; use a run of a method that sends its encoder (calibre-fl methods)"
+        )
+
+
 def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     """The newcomer's images; the run's head, where it knows all these classes, is the prior."""
     encoder = site.network.get_submodule("encoder")
     features = features_of(site, finished.choice)
     norm, count = site.normalization, site.personal.components
     parts = parts_for(features, encoder, site.images, norm, count)
-    known, head = finished.federation.classes, getattr(site.network, "head", None)
-    prior = None
-    if isinstance(head, torch.nn.Linear) and set(arrived.classes) <= set(known):
-        rows = [known.index(name) for name in arrived.classes]
-        prior = Head(*(part[rows] for part in Head.of(head)))
+    prior = prior_for(finished, site, arrived.classes)
     folds = rng.stream(site.seed, "folds", site.client)
     return encode_client(parts, site.images, arrived.train.labels, norm, site.classes, folds, prior)
 
 
-def _site(finished: FinishedRun, arrived: Arrived) -> Site:
+def prior_for(finished: FinishedRun, site: Site, classes: Sequence[str]) -> Head | None:
+    """The run's own head for these classes, where it has one that knows them all."""
+    known, head = finished.federation.classes, getattr(site.network, "head", None)
+    if not isinstance(head, torch.nn.Linear) or not set(classes) <= set(known):
+        return None
+    rows = [known.index(name) for name in classes]
+    return Head(*(part[rows] for part in Head.of(head)))
+
+
+def newcomers_site(finished: FinishedRun, arrived: Arrived) -> Site:
     """The run's network as a client that never trained receives it, and the client's images."""
     experiment, shape = finished.experiment, finished.preprocessing
     classes = len(finished.federation.classes)
