@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from calibre import __version__
-from calibre.cli import about, data, deploy, evidence, models, page, reproduction, running
+from calibre.cli import about, data, deploy, evidence, labels, models, page, reproduction, running
 from calibre.cli.common import USER_MISTAKE, errors
 from calibre.errors import UserError, printable
 
@@ -21,6 +21,7 @@ for command in (
     running.run, running.resume, running.suite, evidence.compare, evidence.figure,
     reproduction.reproduce, page.report,
     models.bundle, models.personalize, models.predict, models.export, models.serve,
+    labels.suggest,
     about.methods, about.doctor,
 ):  # fmt: skip
     app.command()(command)

@@ -76,6 +76,17 @@ def scan(path: Path) -> tuple[list[tuple[int, Label]], list[OddRow]]:
     return rows, odd
 
 
+def other_columns(path: Path) -> list[str]:
+    """Columns of the file that are none of ours: :func:`write` would lose them."""
+    if not path.exists():
+        return []
+    try:
+        header = next(csv.reader(io.StringIO(_text(path), newline="")), COLUMNS)
+    except csv.Error:
+        return []
+    return [name for name in header if name.strip().lower() not in COLUMNS]
+
+
 def write(path: Path, rows: Iterable[Label | tuple[str, str, str]]) -> None:
     """All rows anew, whole or not at all."""
     text = io.StringIO(newline="")

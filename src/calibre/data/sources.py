@@ -180,7 +180,8 @@ def _returned(source: str) -> Found:
     return Found(name, Path(source), [], read, content.hexdigest())
 
 
-def _read(found: Found) -> Raw:
+def read(found: Found) -> Raw:
+    """What the source holds, checked."""
     try:
         raw = found.read()
     except OSError as error:  # no permission, a disk that fails
@@ -195,9 +196,9 @@ def _read(found: Found) -> Raw:
 
 
 def _draft(found: Found, settings: DataSettings) -> cache.Draft:
-    raw = _read(found)
+    raw = read(found)
     own = settings.source not in KNOWN
-    train, test = (raw.train, raw.test) if raw.test else _split(found.name, raw.train, settings)
+    train, test = (raw.train, raw.test) if raw.test else split(found.name, raw.train, settings)
     parts = [train, test] + ([raw.unlabelled] if raw.unlabelled else [])
     survey = survey_of(found.name, parts, settings.size)
     intake = Intake(found.name, parts, survey, settings.size, own, raw.notes, raw.left_out)
@@ -221,7 +222,7 @@ def _draft(found: Found, settings: DataSettings) -> cache.Draft:
 def facts(settings: DataSettings) -> Facts:
     """What a source says of itself, from names, tables and headers: nothing is decoded."""
     found = locate(settings)
-    raw = _read(found)
+    raw = read(found)
     parts = [part for part in (raw.train, raw.test, raw.unlabelled) if part is not None]
     owners, names = _owners([part for part in (raw.train, raw.test) if part is not None])
     labels = raw.train.labels
@@ -257,7 +258,7 @@ def _check(name: str, part: Part, classes: tuple[str, ...]) -> None:
         )
 
 
-def _split(name: str, part: Part, settings: DataSettings) -> tuple[Part, Part]:
+def split(name: str, part: Part, settings: DataSettings) -> tuple[Part, Part]:
     """Split a test part off, each client's and each class's share of it as even as can be."""
     from calibre.rng import numpy_stream  # imported late: it brings torch
 

@@ -1,6 +1,7 @@
 """A bundle for a client that a run has never seen, from the run's folder and its own images."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -28,15 +29,10 @@ def personalize_newcomer(
 ) -> Bundle:
     """The run's encoder with a head of the newcomer's own. The run's images are not needed."""
     finished = FinishedRun(folder)
-    experiment = finished.experiment
-    if not any(belongs(tensor, ("encoder",)) for tensor in finished.model):
-        raise UserError(
-            f"{finished.run.label} shares no encoder, so the run in {folder} has none for a "
-            "newcomer; use a run of a method that sends its encoder (calibre-fl methods)"
-        )
+    check_encoder(finished)
     preprocessing, choice = finished.preprocessing, finished.choice
     arrived = read_images(data, preprocessing.shape)
-    site = _site(finished, arrived)
+    site = newcomers_site(finished, arrived)
     seen = _encoded(finished, arrived, site)
     strengths = strengths_for(seen, choice)
     norm = preprocessing.normalization
@@ -50,7 +46,7 @@ def personalize_newcomer(
             novel=True,
             method=finished.run.label,
             classes=arrived.classes,
-            network=experiment.network,
+            network=finished.experiment.network,
             preprocessing=preprocessing,
             encoders=copy.deepcopy(seen.parts),
             head=solved(seen, strengths),
@@ -66,23 +62,36 @@ def personalize_newcomer(
     )
 
 
+def check_encoder(finished: FinishedRun) -> None:
+    """Whether the run has an encoder that others than its clients can use."""
+    if not any(belongs(tensor, ("encoder",)) for tensor in finished.model):
+        raise UserError(
+            f"{finished.run.label} shares no encoder, so the run in {finished.files.path} has none "
+            "for a newcomer; use a run of a method that sends its encoder (calibre-fl methods)"
+        )
+
+
 def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     """The newcomer's images; the run's head, where it knows all these classes, is the prior."""
     encoder = site.network.get_submodule("encoder")
     features = site.personal.features
     norm, count = site.normalization, site.personal.components
     parts = parts_for(features, encoder, site.images, norm, count)
-    known, prior = finished.federation.classes, prior_of(site)
-    if prior is not None and set(arrived.classes) <= set(known):
-        rows = [known.index(name) for name in arrived.classes]
-        prior = Head(prior.weight[rows], prior.bias[rows])
-    else:
-        prior = None
+    prior = prior_for(finished, site, arrived.classes)
     folds = rng.stream(site.seed, "folds", site.client)
     return encode_client(parts, site.images, arrived.train.labels, norm, site.classes, folds, prior)
 
 
-def _site(finished: FinishedRun, arrived: Arrived) -> Site:
+def prior_for(finished: FinishedRun, site: Site, classes: Sequence[str]) -> Head | None:
+    """The run's own head for these classes, where it has one that knows them all."""
+    known, prior = finished.federation.classes, prior_of(site)
+    if prior is None or not set(classes) <= set(known):
+        return None
+    rows = [known.index(name) for name in classes]
+    return Head(prior.weight[rows], prior.bias[rows])
+
+
+def newcomers_site(finished: FinishedRun, arrived: Arrived) -> Site:
     """The run's network as a client that never trained receives it, and the client's images."""
     experiment, shape = finished.experiment, finished.preprocessing
     classes = len(finished.federation.classes)

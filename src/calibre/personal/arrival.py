@@ -48,10 +48,10 @@ def read_images(place: Path, shape: Shape) -> Arrived:
             f"{place} holds images of {len(set(raw.train.owners))} clients; give the folder of "
             f"one, such as {place / one}"
         )
-    train, unread = _decoded(raw.train, shape)
-    test, lost = _decoded(raw.test, shape) if raw.test else (None, [])
+    train, unread = decoded(raw.train, shape)
+    test, lost = decoded(raw.test, shape) if raw.test else (None, [])
     nothing = Images(torch.zeros(0, *shape, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
-    more, gone = _decoded(raw.unlabelled, shape) if raw.unlabelled else (nothing, [])
+    more, gone = decoded(raw.unlabelled, shape) if raw.unlabelled else (nothing, [])
     unread += [*lost, *gone]
     notes = list(raw.notes)
     if unread:
@@ -77,7 +77,7 @@ def _read(place: Path) -> Raw:
         raise UserError(f"{place} cannot be read: {error}") from None
 
 
-def _decoded(part: Part, shape: Shape) -> tuple[Images, list[str]]:
+def decoded(part: Part, shape: Shape) -> tuple[Images, list[str]]:
     """The images that can be read, and what is wrong with the others."""
     encoded = [
         image if isinstance(image, EncodedImage) else as_encoded(image, i)

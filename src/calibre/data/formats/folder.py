@@ -51,13 +51,13 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Unlabelled:
-    """An image of an unlabelled folder."""
+class Listed:
+    """An image to train on, as its place and labels.csv tell it; nothing is decoded."""
 
     path: str
     client: str | None  # whose folder it is in, where clients have folders
-    label: str  # that labels.csv gives it; empty: none
-    labels_file: Path  # where a label for it is to be written
+    label: str  # empty: none
+    labels_file: Path | None  # where a label for it is written; None: its folder is its label
 
 
 def survey(place: Path) -> Listing:
@@ -148,10 +148,10 @@ def read(place: Path, listing: Listing) -> Raw:
     )
 
 
-def unlabelled_images(place: Path) -> list[Unlabelled]:
-    """All images of unlabelled folders below ``place``, those with a label in labels.csv too.
+def listed_images(place: Path) -> list[Listed]:
+    """All images below ``place`` but those to test on, with a label or without.
 
-    Images that lie in ``place`` itself count as such: a ``labels.csv`` beside them is all it takes.
+    Images that lie in ``place`` itself have none unless a ``labels.csv`` beside them gives it.
     """
     listing = survey(place)
     given = given_labels(listing.labels)
@@ -160,16 +160,17 @@ def unlabelled_images(place: Path) -> list[Unlabelled]:
         for folders, path in _classified(listing, given)
     ]
     depth = _depth(place, images, in_parts := _in_parts(images)) if images else 1
-    return [
-        Unlabelled(
-            path,
-            folders[in_parts] if depth == 2 else None,
-            given.take(path),
-            Path(path).parent / labels_file.NAME,
-        )
-        for folders, path in images
-        if folders[-1] in NOBODY_KNOWS
-    ]
+    found = []
+    for folders, path in images:
+        if in_parts and folders[0] == "test":
+            continue
+        client = folders[in_parts] if depth == 2 else None
+        if folders[-1] in NOBODY_KNOWS:
+            beside = Path(path).parent / labels_file.NAME
+            found.append(Listed(path, client, given.take(path), beside))
+        else:
+            found.append(Listed(path, client, folders[-1], None))
+    return found
 
 
 def _classified(listing: Listing, given: Given) -> list[tuple[Folders, str]]:

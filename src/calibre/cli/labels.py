@@ -1,0 +1,93 @@
+"""Commands about labels: which images to label next, and a page to label them on."""
+
+import csv
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from calibre.cli.common import AsJson, errors
+from calibre.errors import UserError
+
+if TYPE_CHECKING:
+    from calibre.finished.run import FinishedRun
+    from calibre.finished.suggesting import Suggestions
+
+Client = Annotated[
+    str | None, typer.Option(help="A client of the run, by name or number.", metavar="NAME")
+]
+Folder = Annotated[
+    Path | None, typer.Option(help="A folder of images that the run never saw.", metavar="FOLDER")
+]
+
+
+def suggest(
+    run: Annotated[Path, typer.Argument(help="A finished run, or a bundle.", metavar="RUN|BUNDLE")],
+    client: Client = None,
+    data: Folder = None,
+    count: Annotated[int, typer.Option(help="How many images.", min=1, max=10_000)] = 20,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+) -> None:
+    """The images to label next: the most typical of those that have no label yet."""
+    if as_json and as_csv:
+        raise UserError("give --json or --csv, not both")
+    found = _suggestions(run, client, data, count)
+    for note in found.notes:
+        errors.print(f"left out: {note}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps([asdict(row) for row in found.images], indent=2, ensure_ascii=False))
+        return
+    if as_csv:
+        table = csv.writer(sys.stdout, lineterminator="\n")
+        table.writerow(["image", "cluster", "size", "typicality", "reason"])
+        table.writerows(asdict(row).values() for row in found.images)
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for number, row in enumerate(found.images, start=1):
+        console.print(f"{number:4}  {row.image}\n      {row.reason}", markup=False)
+    if not found.files:
+        errors.print(
+            "these images are rows of arrays and have no files: the numbers are their places in "
+            "the data set", markup=False, soft_wrap=True,
+        )  # fmt: skip
+    errors.print(f"{found.labelled:,} images have a label, {found.unlabelled:,} have none")
+
+
+def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -> "Suggestions":
+    from calibre.finished.collection import of_client, of_folder
+    from calibre.finished.run import FinishedRun
+    from calibre.finished.suggesting import check_some_left, suggest_in, suggest_of_run
+    from calibre.personal.bundle import load
+
+    _check_one(client, data)
+    if (run / "card.json").is_file():
+        if data is None:
+            raise UserError(f"{run} is a bundle: it has an encoder, but no images; give --data")
+        found = suggest_in(of_folder(data), load(run), count)
+    elif data is not None:
+        found = suggest_in(of_folder(data), FinishedRun(run), count)
+    else:
+        finished = FinishedRun(run)
+        number = _number(finished, client)
+        held = of_client(finished, number)
+        found = (
+            suggest_of_run(finished, number, count)
+            if held is None
+            else suggest_in(held, finished, count)
+        )
+    check_some_left(found)
+    return found
+
+
+def _check_one(client: str | None, data: Path | None) -> None:
+    if (client is None) == (data is None):
+        raise UserError("say whose images: --client NAME of the run, or --data FOLDER")
+
+
+def _number(finished: "FinishedRun", client: str | None) -> int:
+    return finished.find([client or ""])[0]

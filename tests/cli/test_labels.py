@@ -1,0 +1,104 @@
+import csv
+import io
+import json
+
+import pytest
+
+from calibre.data import labels_file
+from tests.cli.test_models import fails, invoke
+from tests.finished.made_labels import digits, hospitals, run_of
+from tests.personal.made_bundle import make_bundle, write_folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return hospitals(tmp_path_factory.mktemp("data") / "hospitals")
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    return run_of(data, tmp_path_factory.mktemp("run") / "r")
+
+
+@pytest.fixture(scope="module")
+def of_digits(tmp_path_factory):
+    return run_of(None, tmp_path_factory.mktemp("digits") / "r")
+
+
+def test_a_clients_unlabelled_files_are_suggested_with_the_reason(finished, data):
+    done = invoke("suggest", finished, "--client", "north", "--count", "5", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert len(found) == 5
+    for row in found:
+        assert row["image"].startswith(str(data / "north" / "unlabelled"))
+        assert "the most typical of" in row["reason"] or "no other" in row["reason"]
+    assert [row["size"] for row in found] == sorted((row["size"] for row in found), reverse=True)
+    again = invoke("suggest", finished, "--client", "north", "--count", "5", "--csv")
+    rows = list(csv.DictReader(io.StringIO(again.stdout)))
+    assert [row["image"] for row in rows] == [row["image"] for row in found]
+    shown = invoke("suggest", finished, "--client", "north", "--count", "5")
+    assert [line.split("  ")[-1] for line in shown.stdout.splitlines()[::2]] == [
+        row["image"] for row in found
+    ]
+    assert "18 images have a label, 24 have none" in shown.stderr
+
+
+def test_what_has_a_label_or_a_doubt_is_not_suggested_again(finished, tmp_path):
+    made = digits(tmp_path / "new", {3: 5, 4: 5})
+    rows = [(made[0].name, "three", ""), (made[1].name, "", "")]
+    labels_file.write(tmp_path / "new" / "labels.csv", rows)
+    done = invoke("suggest", finished, "--data", tmp_path / "new", "--count", "20", "--json")
+    assert {row["image"] for row in json.loads(done.stdout)} == {str(file) for file in made[2:]}
+
+
+def test_a_bundles_encoder_suggests_from_a_folder(tmp_path):
+    make_bundle().save(tmp_path / "b")
+    write_folder(tmp_path / "p", per_class=3)
+    for number, file in enumerate(sorted((tmp_path / "p").glob("*/*.png"))):
+        (tmp_path / "flat").mkdir(exist_ok=True)
+        file.rename(tmp_path / "flat" / f"{number}.png")
+    done = invoke("suggest", tmp_path / "b", "--data", tmp_path / "flat", "--count", "3", "--json")
+    found = json.loads(done.stdout)
+    colours = {int(row["image"].rpartition("/")[2].split(".")[0]) // 3 for row in found}
+    assert colours == {0, 1, 2}  # one of each colour
+
+
+def test_images_without_files_are_numbers(of_digits):
+    done = invoke("suggest", of_digits, "--client", "1", "--count", "2")
+    assert done.exit_code == 0, done.output
+    assert "image " in done.stdout
+    assert "have no files" in done.stderr
+
+
+def test_an_image_that_cannot_be_read_is_named(finished, tmp_path):
+    digits(tmp_path / "new", {3: 3})
+    (tmp_path / "new" / "torn.png").write_bytes(b"no")
+    done = invoke("suggest", finished, "--data", tmp_path / "new", "--json")
+    assert len(json.loads(done.stdout)) == 3
+    assert "torn.png" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}"], "say whose images"),
+        (["{run}", "--client", "north", "--data", "x"], "say whose images"),
+        (["{run}", "--client", "norht"], "no client 'norht'"),
+        (["{run}", "--data", "nowhere"], "no such folder"),
+        (["{run}", "--data", "."], "holds no images"),
+        (["nowhere", "--data", "{data}/north"], "is not a run folder"),
+        (["{run}", "--data", "{data}"], "images of 2 clients"),
+        (["{run}", "--client", "north", "--json", "--csv"], "not both"),
+    ],
+)
+def test_mistakes_of_suggest(finished, data, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    given = [each.format(run=finished, data=data) for each in arguments]
+    assert message in fails(capsys, monkeypatch, "suggest", *given)
+
+
+def test_nothing_left_is_said(finished, tmp_path, monkeypatch, capsys):
+    digits(tmp_path / "new", {3: 2}, named=True)
+    said = fails(capsys, monkeypatch, "suggest", finished, "--data", tmp_path / "new")
+    assert "all images have a label" in said
