@@ -1,7 +1,10 @@
+import errno
+import os
+
 import pytest
 
 from calibre.errors import UserError
-from calibre.files import read_toml, write_atomic
+from calibre.files import in_words, read_toml, write_atomic
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -34,3 +37,22 @@ def test_a_toml_file_is_read_or_said_to_be_none(tmp_path):
             read_toml(file)
     with pytest.raises(UserError, match=r"cannot read .*nowhere: No such file"):
         read_toml(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (errno.ENOSPC, "the disk is full: /some/file; go on"),
+        (errno.EROFS, "the file system is read-only: /some/file; go on"),
+        (errno.EACCES, "permission is missing: /some/file; go on"),
+        (errno.EMFILE, "too many files are open"),
+    ],
+)
+def test_what_a_machine_lacks_is_told_in_words(code, said):
+    with pytest.raises(UserError, match=said), in_words("go on"):
+        raise OSError(code, os.strerror(code), "/some/file")
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(FileNotFoundError), in_words("go on"):
+        open("/nowhere/at/all")
