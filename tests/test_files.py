@@ -55,4 +55,4 @@ def test_what_a_machine_lacks_is_told_in_words(code, said):
 
 def test_other_errors_stay_what_they_are():
     with pytest.raises(FileNotFoundError), in_words("go on"):
-        open("/nowhere/at/all")
+        os.stat("/nowhere/at/all")

@@ -1,6 +1,7 @@
 """A disk that is full, read-only or not ours: one message, and nothing is lost."""
 
 import os
+import re
 import resource
 import subprocess
 
@@ -23,7 +24,7 @@ def disk(tmp_path):
 
 
 def _said(*command) -> bool:
-    done = subprocess.run(command, capture_output=True)  # noqa: S603
+    done = subprocess.run(command, capture_output=True)
     return done.returncode == 0
 
 
@@ -41,8 +42,9 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tiny, tmp_pa
         try:
             metrics = rounds.run(experiment, disk / "run")
         except UserError as error:
-            assert "the disk is full" in str(error) or "No space left" in str(error), error
             stops += 1
+            if not re.search("the disk is full|No space left", str(error)):
+                raise
         assert stops < 60
     assert stops > 2
     assert metrics["failures"] == 0
@@ -62,7 +64,7 @@ def test_a_read_only_disk_is_told(tiny, tmp_path, disk):
     experiment = tiny("training.rounds=2")
     rounds.run(experiment, disk / "run")
     assert _said("mount", "-o", "remount,ro", disk)
-    with pytest.raises(UserError, match="read-only|Read-only"):
+    with pytest.raises(UserError, match=r"read-only|Read-only"):
         rounds.run(experiment, disk / "run")
 
 
@@ -72,7 +74,7 @@ def test_too_many_open_files_are_told(tiny, tmp_path):
     used = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
     try:
-        with pytest.raises(UserError, match="too many files are open|Too many open files"):
+        with pytest.raises(UserError, match=r"too many files are open|Too many open files"):
             rounds.run(tiny("training.rounds=2", "engine.workers=2"), tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
