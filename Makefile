@@ -4,7 +4,7 @@ BIN := .venv/bin
 # one thread per process unless a command says otherwise; idle threads sleep instead of spinning
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench attack clean
 
 demo: .venv/core
 	$(BIN)/calibre-fl run
@@ -20,6 +20,10 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks
+
+# 10,000 seeded cases of settings, run folders, replies and requests; a short slice is in `test`
+attack: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack
 
 # what users install; the demonstration needs no more
 .venv/core: pyproject.toml constraints.txt

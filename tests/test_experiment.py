@@ -131,3 +131,26 @@ def test_every_known_method_has_a_name_that_finds_it_again():
         assert method.name == name
         assert method_named(method.name) == method
         assert type(method)().name in METHODS
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/x", "a/b", "a\\b", "..", ".hidden", "", "a\x00b", "a\nb", "x" * 101]
+)
+def test_a_name_never_leads_out_of_its_folder(name):
+    with pytest.raises(UserError, match="it becomes the name of a folder"):
+        read(name=name)
+
+
+@pytest.mark.parametrize("name", ["study 3 (new)", "größe-2", "a.b", "mnist:v2", "x" * 100])
+def test_a_name_of_words_is_fine(name):
+    folder = read(name=name).folder_name
+    assert folder.startswith(name.replace(":", "-"))
+    assert "/" not in folder
+
+
+def test_a_folder_named_after_its_images_is_one_name():
+    for source in ("../..", "/data/a\x1b[31mb.npz", "/data/" + "x" * 300, "..\\..\\x"):
+        folder = read(data={"source": source}).folder_name
+        assert len(folder) < 120
+        assert not {"/", "\\", "\x1b", "\x00"} & set(folder)
+        assert folder not in (".", "..")

@@ -1,10 +1,11 @@
+import errno
 import os
 import stat
 
 import pytest
 
 from calibre.errors import UserError
-from calibre.files import inside, private_folder, read_toml, write_atomic
+from calibre.files import in_words, inside, private_folder, read_toml, write_atomic
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -72,3 +73,22 @@ def test_a_name_never_leads_out_of_its_folder(tmp_path, name):
 def test_other_names_are_as_they_are(tmp_path):
     for name in ("digits-calibre-1a2b", "..hidden", "Zoë 2"):
         assert inside(tmp_path, name).parent == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (errno.ENOSPC, "the disk is full: /some/file; go on"),
+        (errno.EROFS, "the file system is read-only: /some/file; go on"),
+        (errno.EACCES, "permission is missing: /some/file; go on"),
+        (errno.EMFILE, "too many files are open"),
+    ],
+)
+def test_what_a_machine_lacks_is_told_in_words(code, said):
+    with pytest.raises(UserError, match=said), in_words("go on"):
+        raise OSError(code, os.strerror(code), "/some/file")
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(FileNotFoundError), in_words("go on"):
+        os.stat("/nowhere/at/all")

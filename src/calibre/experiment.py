@@ -4,19 +4,20 @@
     [federation]    who holds which of them           [training]  for how long, by whom
     [views]         how they are augmented            [personal]  each client's own classifier
     [network]       what encodes them                 [privacy]   noise that hides each client
-                                                      [engine]    where it runs, not what comes out
+    [robust]        limits to what one can do         [engine]    where it runs, not what comes out
 
 The defaults are the demonstration: handwritten digits, few labels, about a minute on two cores.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from calibre.errors import UserError
 from calibre.methods.method import Method
@@ -29,6 +30,7 @@ from calibre.sections import (
     NetworkSettings,
     PersonalSettings,
     PrivacySettings,
+    RobustSettings,
     TrainingSettings,
     ViewSettings,
 )
@@ -36,12 +38,28 @@ from calibre.settings import Settings, named, validate
 from calibre.tables import changed, gather, overlay
 
 DEFAULT_METHOD = "calibre"
+LONGEST_NAME = 100
+LETTERS = re.compile(r"[\w \-+.,=:()\[\]@#%]*")
+
+
+def _one_name(name: str) -> str:
+    """It becomes part of a folder's name, here and at sites, and must not lead out of theirs."""
+    if not name or len(name) > LONGEST_NAME or name.startswith(".") or not LETTERS.fullmatch(name):
+        raise UserError(
+            f"name = {name[:200]!r}: it becomes the name of a folder, so it takes at most "
+            f"{LONGEST_NAME} letters, digits, spaces and any of _ - + . , = : ( ) [ ] @ # %, and "
+            "does not begin with a dot; say where to write with --out"
+        )
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_one_name)]
 
 
 class Experiment(Settings):
     """Everything that decides a run's numbers."""
 
-    name: str | None = None  # of the run folder; default from data source and method
+    name: FolderName | None = None  # of the run folder; default from data source and method
     seed: int = 0
     data: DataSettings = DataSettings()
     federation: FederationSettings = FederationSettings()
@@ -54,6 +72,7 @@ class Experiment(Settings):
     training: TrainingSettings = TrainingSettings()
     personal: PersonalSettings = PersonalSettings()
     privacy: PrivacySettings = PrivacySettings()
+    robust: RobustSettings = RobustSettings()
     engine: EngineSettings = EngineSettings()
 
     @model_validator(mode="before")
@@ -81,8 +100,9 @@ class Experiment(Settings):
     @property
     def folder_name(self) -> str:
         """Unlike for unlike experiments, so that each has a folder of its own."""
-        name = self.name or "-".join([Path(self.data.source).stem, *self.choice])
-        return f"{name.replace(':', '-')}-{self.hash()[:8]}"
+        name = self.name or "-".join([Path(self.data.source).stem, *self.choice])[:LONGEST_NAME]
+        safe = "".join(letter if LETTERS.fullmatch(letter) else "_" for letter in name)
+        return f"{safe.replace(':', '-')}-{self.hash()[:8]}"
 
     def extended(self, rounds: int) -> "Experiment":
         """The same for more rounds. Not what a run of so many from the start would give: learning
@@ -113,6 +133,8 @@ class Experiment(Settings):
             del values["training"]["ended"]
         if self.privacy.clip is None:  # off: its other settings change nothing
             del values["privacy"]
+        if not self.robust.on:
+            del values["robust"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

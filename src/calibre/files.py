@@ -5,10 +5,41 @@ import json
 import os
 import stat
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from calibre.errors import UserError
+
+LACKING = {  # of a machine, not of a file's content: who puts it right can simply go on
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission is missing",
+    errno.EPERM: "permission is missing",
+    errno.EMFILE: "too many files are open (ulimit -n says how many may be)",
+    errno.ENFILE: "too many files are open on this machine",
+}
+
+
+def lacking(error: BaseException) -> str | None:
+    """What this machine lacks, and where, if that is what an error tells of."""
+    if not isinstance(error, OSError) or error.errno not in LACKING:
+        return None
+    where = f": {error.filename}" if error.filename else ""
+    return LACKING[error.errno] + where
+
+
+@contextmanager
+def in_words(afterwards: str) -> Iterator[None]:
+    """Tell of what the machine lacks in one message that ends with what to do ``afterwards``."""
+    try:
+        yield
+    except OSError as error:
+        if (said := lacking(error)) is None:
+            raise
+        raise UserError(f"{said}; {afterwards}") from None
 
 
 def write_atomic(path: Path, content: bytes | str, private: bool = False) -> None:
@@ -76,10 +107,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_json_lines(path: Path) -> list[Any]:
     """Every whole line of a file that programs append to; one that a kill cut short is left out."""
     values = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             values.append(json.loads(line))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # a number of endless digits is a ValueError
             continue
     return values
 

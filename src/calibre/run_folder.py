@@ -5,6 +5,7 @@
     clients/000017/0042.safetensors     what client 17 kept after round 42, never sent anywhere
     clients/000017/personal.safetensors its personal model, at the end
     model.safetensors  clients.csv  metrics.json  figures/  report.html
+    sent.json                           of private runs: which noised models have left the server
     sites.json  flower.json  flower/    of runs through Flower: who takes part, how it ended, logs
 
 Nothing is unpickled. Files are written whole or not at all, and what decides a bit of the result
@@ -40,6 +41,7 @@ class RunFolder:
         self.metrics = path / "metrics.json"
         self.figures = path / "figures"
         self.page = path / "report.html"
+        self.sent = path / "sent.json"
         self.sites = path / "sites.json"
         self.outcome = path / "flower.json"
         self.flower = path / "flower"

@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from calibre.engine.events import Event
+from calibre.errors import printable
 from calibre.report.figures.accuracies import FLOORS
 
 
@@ -98,13 +99,15 @@ class LiveView:
 
     def _bar(self, name: str, done: int, of: int, note: str = "") -> None:
         if name not in self.tasks:
-            self.tasks[name] = self.bars.add_task(escape(name), total=of, completed=done, note=note)
+            self.tasks[name] = self.bars.add_task(
+                escape(printable(name)), total=of, completed=done, note=note
+            )
         self.bars.update(self.tasks[name], completed=done, total=of, note=note)
 
     def _say(self, text: str, style: str | None = None) -> None:
         self.spoke = time.monotonic()
         # no markup: what clients and files say may hold brackets of its own
-        self.console.print(text, style=style, markup=False, highlight=False)
+        self.console.print(printable(text), style=style, markup=False, highlight=False)
 
 
 COLUMNS: Sequence[tuple[str, str, float, int]] = (
@@ -131,7 +134,7 @@ def result_table(metrics: Mapping[str, Any]) -> Table:
         for i, (name, figures) in enumerate(rows.items()):
             cells = [f"{figures[key] * scale:.{digits}f}" for key, _, scale, digits in COLUMNS]
             cells.insert(1, _range(figures.get("interval")))
-            table.add_row(escape(name), *cells, style="bold" if i == 0 else None)
+            table.add_row(escape(printable(name)), *cells, style="bold" if i == 0 else None)
         table.add_section()
     return table
 

@@ -178,6 +178,20 @@ class PrivacySettings(Settings):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
 
+class RobustSettings(Settings):
+    """Limits to what one client can do to the model (docs/robustness.md); off by default."""
+
+    bound: Annotated[float, Field(ge=1)] | None = None  # times the round's median: how far a
+    # client may move the model
+    mean: Literal["mean", "trimmed", "median"] = "mean"  # of the clients' models, by coordinate
+    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.1  # part of the values that "trimmed" leaves
+    # out at either end, at least one
+
+    @property
+    def on(self) -> bool:
+        return self.bound is not None or self.mean != "mean"
+
+
 class EngineSettings(Settings):
     """Where and how safely it runs, not what is computed (a GPU may round differently)."""
 
@@ -188,5 +202,6 @@ class EngineSettings(Settings):
     keep: Positive = 2  # checkpoints
     runtime: Literal["embedded", "flower-sim", "flower"] = "embedded"  # here, or through Flower:
     sites: Positive | None = None  # nodes to simulate (default: cores), or to wait for (default: 2)
-    deadline: Annotated[float, Field(gt=0)] | None = None  # seconds a site has for its job
+    deadline: Annotated[float, Field(gt=0)] | None = None  # seconds a site, or a worker,
+    # has for one client's job; default: a site has no limit, a worker 20 times the slowest so far
     transfer: Literal["exact", "half"] = "exact"  # half: float16 on the wire, which rounds

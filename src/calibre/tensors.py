@@ -10,6 +10,8 @@ import safetensors.torch as st
 import torch
 from torch import nn
 
+from calibre.files import lacking
+
 Tensors = dict[str, torch.Tensor]  # parameters and buffers by state-dict name
 # batch norm's buffers, told by their names: a server knows tensors, not networks
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
@@ -148,9 +150,9 @@ def read_file(path: Path) -> Tensors:
         with safetensors.safe_open(path, "pt") as file:
             promised = (file.metadata() or {}).get("sha256")
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
-    except FileNotFoundError:
-        raise
     except (OSError, safetensors.SafetensorError) as error:
+        if isinstance(error, FileNotFoundError) or lacking(error):
+            raise
         raise ValueError(str(error)) from None
     if promised != digest(tensors):
         raise ValueError("its checksum does not match")

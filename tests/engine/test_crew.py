@@ -1,16 +1,20 @@
 """Who does the work: workers that die are replaced, and whatever happens has a name."""
 
+import signal
+
 import pytest
 import torch
 
+from calibre.engine import events, rounds
 from calibre.engine.child import Worker
 from calibre.engine.crew import Crew, InProcess, Processes, one_thread
 from calibre.engine.messages import Failed, Job, Personalised, Updated
+from calibre.engine.patience import Patience
 from calibre.engine.rounds import keep
 from calibre.errors import UserError
 from calibre.run_folder import RunFolder
 from tests.engine.faulty import run_faulty
-from tests.methods.helpers import equal, host
+from tests.methods.helpers import equal, host, results
 
 
 @pytest.mark.parametrize("fault", ["kill", "half"])
@@ -88,3 +92,74 @@ def test_the_number_of_threads_is_given_back():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def hanging(tiny, tmp_path, fault, *changes):
+    (tmp_path / "signs").mkdir()
+    return tiny(
+        "method.name=tests.engine.hanging:Hanging", f"method.fault={fault}",
+        f"method.signs={tmp_path / 'signs'}", "training.clients_per_round=5", *changes,
+    )  # fmt: skip
+
+
+def test_a_stopped_worker_is_replaced_and_its_job_done_again_with_the_same_bits(tiny, tmp_path):
+    experiment = hanging(
+        tiny, tmp_path, "stop once", "training.rounds=2", "engine.workers=2", "engine.deadline=8"
+    )
+    metrics = rounds.run(experiment, tmp_path / "run")
+    assert len(list((tmp_path / "signs").iterdir())) == 2  # it stopped in both rounds
+    assert metrics["failures"] == 0
+    calm = experiment.model_copy(
+        update={"engine": experiment.engine.model_copy(update={"workers": 0})}
+    )
+    rounds.run(calm, tmp_path / "calm")  # the signs are there: nothing stops any more
+    assert results(tmp_path / "run") == results(tmp_path / "calm")
+
+
+def test_a_job_that_stops_two_workers_is_its_clients_failure(tiny, tmp_path):
+    experiment = hanging(
+        tiny, tmp_path, "stop", "training.rounds=1", "engine.workers=2", "engine.deadline=5"
+    )
+    metrics = rounds.run(experiment, tmp_path / "run")
+    log = [e for e in events.read(tmp_path / "run" / "events.jsonl") if e["event"] == "failure"]
+    assert [(e["client"], e["round"]) for e in log] == [(1, 1)]
+    assert "two workers in turn did not answer" in log[0]["cause"]
+    assert metrics["failures"] == 1
+
+
+def test_a_worker_that_takes_no_more_is_noticed(tmp_path):
+    """Stopped before a state is sent that no pipe holds."""
+    worker = Worker()
+    worker.process.send_signal(signal.SIGSTOP)
+    worker.wait_at_most(1)
+    with pytest.raises(BlockingIOError):
+        worker.connection.send_bytes(bytes(10**7))
+    worker.stop()
+
+
+def test_patience_grows_with_the_slowest_and_has_a_floor():
+    patience = Patience(None)
+    assert patience.limit(JOB) == 3600
+    patience.learn(JOB, 3)
+    assert patience.limit(JOB) == 600
+    patience.learn(JOB, 100)
+    patience.learn(JOB, 50)
+    assert patience.limit(JOB) == 2000
+    group = JOB.model_copy(update={"clients": (0, 1, 2)})
+    assert patience.limit(group) == 6000
+    assert patience.limit(Job(kind="personalize", clients=(0,), kept=(0,))) == 3600
+    assert Patience(7).limit(group) == 21
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_full_disk_stops_the_run_and_is_no_clients_failure(tiny, tmp_path, workers):
+    experiment = hanging(
+        tiny, tmp_path, "full once", "training.rounds=2", f"engine.workers={workers}"
+    )
+    for _ in range(2):  # once in each round
+        with pytest.raises(UserError, match=r"^the disk is full: .*signs/.*calibre-fl resume"):
+            rounds.run(experiment, tmp_path / "run")
+    metrics = rounds.run(experiment, tmp_path / "run")
+    assert metrics["failures"] == 0
+    rounds.run(experiment, tmp_path / "calm")
+    assert results(tmp_path / "run") == results(tmp_path / "calm")

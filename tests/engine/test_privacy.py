@@ -198,3 +198,59 @@ def test_privacy_that_is_off_changes_no_hash():
     assert read(privacy={"noise": 3}).hash() == read().hash()
     assert read(privacy={"clip": 1}).hash() != read().hash()
     assert read(privacy={"clip": 1, "noise": 3}).hash() != read(privacy={"clip": 1}).hash()
+
+
+def test_a_round_that_was_sent_twice_is_paid_twice(tiny, tmp_path):
+    """The newest checkpoint is damaged after its model was sent: new noise on the same clients."""
+    experiment = tiny("privacy.clip=1", "training.clients_per_round=5")
+
+    def stop(event):
+        if event["event"] == "round" and event["round"] == 3:
+            raise KeyboardInterrupt  # round 2's model has been sent for it
+
+    with pytest.raises(KeyboardInterrupt):
+        rounds.run(experiment, tmp_path / "run", stop)
+    file = tmp_path / "run" / "checkpoints" / "round-0002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    told = []
+    metrics = rounds.run(experiment, tmp_path / "run", told.append)
+    (start,) = [event for event in told if event["event"] == "start"]
+    assert metrics["privacy"]["rounds"] == 4  # rounds 1 and 3 once, round 2 twice
+    assert metrics["privacy"] == start["privacy"]
+    assert metrics["privacy"]["epsilon"] == epsilon(1, 4, 1e-5) > spent(experiment, 5)["epsilon"]
+    # and whoever only reads the end again sends nothing new
+    assert rounds.run(experiment, tmp_path / "run")["privacy"] == metrics["privacy"]
+
+
+def test_a_kill_before_anything_was_sent_costs_nothing(tiny, tmp_path):
+    experiment = tiny("privacy.clip=1", "training.clients_per_round=5")
+
+    def stop(event):
+        if event["event"] == "round" and event["round"] == 2:
+            raise KeyboardInterrupt  # before its checkpoint: this model is seen by nobody
+
+    with pytest.raises(KeyboardInterrupt):
+        rounds.run(experiment, tmp_path / "run", stop)
+    assert rounds.run(experiment, tmp_path / "run")["privacy"]["rounds"] == 3
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_without_its_account_a_private_run_does_not_go_on(tiny, tmp_path, damage):
+    experiment = tiny("privacy.clip=1")
+    rounds.run(experiment, tmp_path)
+    if damage == "missing":
+        (tmp_path / "sent.json").unlink()
+    else:
+        (tmp_path / "sent.json").write_text("[{")
+    with pytest.raises(UserError, match=f"sent.json is {damage}"):
+        rounds.run(experiment, tmp_path)
+
+
+def test_a_run_taken_back_still_owes_what_it_sent(tiny, tmp_path):
+    from calibre.engine.rewind import rewind
+    from calibre.run_folder import RunFolder
+
+    experiment = tiny("privacy.clip=1", "training.clients_per_round=5")
+    rounds.run(experiment, tmp_path)
+    rewind(RunFolder(tmp_path), 2)
+    assert rounds.run(experiment, tmp_path)["privacy"]["rounds"] == 4

@@ -7,9 +7,21 @@ import typer
 from rich.markup import escape
 
 from calibre import __version__
-from calibre.cli import about, data, deploy, evidence, labels, models, page, reproduction, running
+from calibre.cli import (
+    about,
+    data,
+    deploy,
+    evidence,
+    labels,
+    models,
+    page,
+    repair,
+    reproduction,
+    running,
+)
 from calibre.cli.common import USER_MISTAKE, errors
 from calibre.errors import UserError, printable
+from calibre.files import in_words
 
 app = typer.Typer(
     help="Fair and accurate personalized federated learning with self-supervised learning.",
@@ -18,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    running.run, running.resume, running.suite, evidence.compare, evidence.figure,
+    running.run, running.resume, repair.rewind, running.suite, evidence.compare, evidence.figure,
     reproduction.reproduce, page.report,
     models.bundle, models.personalize, models.predict, models.export, models.serve,
     labels.suggest,
@@ -33,7 +45,8 @@ app.add_typer(deploy.site, name="site")
 def main() -> None:
     """Run the command line; a user's mistake is one message and exit code 2."""
     try:
-        app()
+        with in_words("put it right, then give the same command again"):
+            app()
     except UserError as error:
         said = escape(printable(str(error)))
         errors.print(f"[bold red]error:[/] {said}", highlight=False, soft_wrap=True)

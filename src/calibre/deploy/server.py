@@ -25,7 +25,7 @@ from calibre.deploy.roster import Roster
 from calibre.engine.events import Emit, to_all
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
-from calibre.engine.rounds import Run, keep
+from calibre.engine.rounds import Run, keep, opened
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
@@ -116,12 +116,8 @@ def _opened(
     experiment: Experiment, folder: Path, host: Host, run: Callable[[RunFolder], dict[str, Any]]
 ) -> dict[str, Any]:
     host.load(METHOD)
-    store = RunFolder(folder)
-    store.open(experiment)
-    try:
+    with opened(experiment, folder) as store:
         return run(store)
-    finally:
-        store.close()
 
 
 def _wait(nodes: Nodes, wanted: int, patience: float, emit: Emit) -> None:

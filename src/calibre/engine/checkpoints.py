@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from calibre.engine.messages import pack, unpack
-from calibre.files import write_atomic
+from calibre.files import lacking, write_atomic
 from calibre.methods.method import ServerState
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
@@ -64,6 +64,8 @@ class Checkpoints:
                     raise ValueError("its checksum does not match")
                 state = ServerState(record.round, grouped(unpack(block)), record.clients)
             except (OSError, ValueError, ValidationError) as error:
+                if lacking(error):
+                    raise
                 warn(f"checkpoint {file.name} is damaged ({str(error).splitlines()[0]})")
                 continue
             yield Checkpoint(state, record.failures, dict(record.kept))
@@ -72,6 +74,12 @@ class Checkpoints:
         """The earliest round that a resume may go back to."""
         committed = self._committed()
         return _round_of(committed[-1]) if committed else 0
+
+    def drop_after(self, round_: int) -> None:
+        """Remove the checkpoints of later rounds, the newest first."""
+        for record in self._committed():
+            if _round_of(record) > round_:
+                self._remove(record)
 
     def _remove(self, record: Path) -> None:
         record.unlink()

@@ -1,11 +1,14 @@
 """A worker process and the pipe to it. Imports no torch, so that workers can start at once."""
 
+import math
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from multiprocessing.connection import Connection
 
 PROGRAM = "calibre.engine.worker"
@@ -44,6 +47,16 @@ class Worker:
         self.connection = Connection(ours.detach())
         self.knows: object = None  # the server state it was last sent
         self.ready = False
+        self.started = time.monotonic()
+        self.stuck = False  # in the middle of a message
+
+    def wait_at_most(self, seconds: float) -> None:
+        """For the rest of a message, either way: then it is a BlockingIOError."""
+        timeout = struct.pack("ll", max(1, math.ceil(seconds)), 0)
+        line = socket.socket(fileno=self.connection.fileno())
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        line.detach()
 
     def stop(self) -> None:
         self.connection.close()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from calibre.files import write_atomic
+from calibre.files import lacking, write_atomic
 from calibre.tensors import Tensors, read_file, to_file
 
 
@@ -43,13 +43,23 @@ class ClientStore:
         """Forget what a client kept in a round that refused its update."""
         self._file(client, after_round).unlink(missing_ok=True)
 
+    def drop_after(self, round_: int) -> None:
+        """Forget what all clients kept after later rounds, and their personal models."""
+        for file in self.path.glob("[0-9]*/*.safetensors"):
+            if (_version(file) or round_ + 1) > round_:
+                file.unlink()
+
     def save_personal(self, client: int, tensors: Tensors) -> None:
         folder = self._folder(client)
         folder.mkdir(parents=True, exist_ok=True)
         # derived from the model and rebuilt by any resume, so not forced to disk one by one
         temporary = folder / ".personal.tmp"
-        temporary.write_bytes(to_file(tensors))
-        temporary.replace(self.personal_file(client))
+        try:
+            temporary.write_bytes(to_file(tensors))
+            temporary.replace(self.personal_file(client))
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def load_personal(self, client: int) -> Tensors | None:
         """What of a client's personal model is its own; None before there is one."""
@@ -65,6 +75,8 @@ class ClientStore:
         except FileNotFoundError:
             cause = "is missing"
         except (OSError, ValueError) as error:
+            if lacking(error):
+                raise
             cause = f"is damaged ({error})"
         raise ValueError(f"what client {client} kept after round {version} {cause}")
 
@@ -77,4 +89,10 @@ class ClientStore:
     def _versions(self, client: int, up_to: int) -> list[int]:
         """Rounds in which the client kept something, newest first."""
         files = self._folder(client).glob("[0-9]*.safetensors")
-        return sorted((v for f in files if (v := int(f.stem)) <= up_to), reverse=True)
+        versions = (version for file in files if (version := _version(file)) is not None)
+        return sorted((version for version in versions if version <= up_to), reverse=True)
+
+
+def _version(file: Path) -> int | None:
+    """The round that a file was kept after; None of a personal model, or of somebody's copy."""
+    return int(file.stem) if file.stem.isascii() and file.stem.isdigit() else None

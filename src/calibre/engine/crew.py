@@ -1,7 +1,8 @@
 """Who does the client work: this process, or several of one thread each. The bits are the same."""
 
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -12,8 +13,10 @@ import torch
 from calibre.engine.child import Worker
 from calibre.engine.host import Host
 from calibre.engine.messages import Failed, Job, Outcome, Reply, pack, read, unpack
+from calibre.engine.patience import START_SECONDS, Busy, Patience
 from calibre.engine.worker import Ready, Setup, State, failure, perform, say
 from calibre.errors import UserError
+from calibre.files import lacking
 from calibre.methods.method import ServerState
 from calibre.tensors import prefixed
 
@@ -49,6 +52,8 @@ class InProcess:
                 with one_thread():
                     outcome = Outcome(job, *perform(self.host, state, job))
             except Exception as error:
+                if lacking(error):  # of this machine, which is the clients' as well as the run's
+                    raise
                 outcome = Outcome(job, failure(error))
             yield outcome
 
@@ -57,11 +62,22 @@ class InProcess:
 
 
 class Processes:
-    """Several worker processes. A dead one is replaced; its client has failed this time."""
+    """Several worker processes. A dead one is replaced; its client has failed this time.
 
-    def __init__(self, folder: Path, devices: Sequence[str], prepared: Iterable[Worker]) -> None:
+    One that does not answer, because it was stopped or hangs, is replaced as well, and its job is
+    tried once more before it counts as the client's failure.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        devices: Sequence[str],
+        prepared: Iterable[Worker],
+        deadline: float | None = None,  # seconds for one client's job; default: by those before
+    ) -> None:
         self.folder = folder
         self.devices = devices
+        self.patience = Patience(deadline)
         ready = deque(prepared)
         self.workers = [ready.popleft() if ready else Worker() for _ in devices]
         for spare in ready:
@@ -71,20 +87,37 @@ class Processes:
 
     def run(self, state: ServerState, jobs: Sequence[Job]) -> Iterator[Outcome]:
         block = pack(prefixed(state.groups))
-        busy: dict[int, int] = {}  # worker -> index of its job
+        busy: dict[int, Busy] = {}  # by worker
         done: dict[int, Outcome] = {}
         ahead = 2 * len(self.workers)  # outcomes waiting for an earlier one: memory stays bounded
+        again: list[int] = []  # jobs whose worker hung
         sent = yielded = 0
         while yielded < len(jobs):
             for i, worker in enumerate(self.workers):
-                if worker.ready and i not in busy and sent < min(len(jobs), yielded + ahead):
-                    busy[i] = sent
-                    self._send(worker, state, block, jobs[sent])
+                if not worker.ready or i in busy:
+                    continue
+                if again:
+                    busy[i] = Busy(again.pop(0), second=True)
+                elif sent < min(len(jobs), yielded + ahead):
+                    busy[i] = Busy(sent)
                     sent += 1
-            for i in self._readable():
-                outcome = self._read(i, jobs[busy[i]] if i in busy else None)
+                else:
+                    continue
+                self._send(worker, state, block, jobs[busy[i].index])
+            for i in self._readable(busy, jobs):
+                outcome = self._read(i, jobs[busy[i].index] if i in busy else None)
                 if outcome is not None:
-                    done[busy.pop(i)] = outcome
+                    ended = busy.pop(i)
+                    done[ended.index] = outcome
+                    self.patience.learn(outcome.job, ended.seconds)
+            for i in self._hanging(busy, jobs):
+                if (late := busy.pop(i, None)) is None:
+                    raise UserError(f"a worker did not start within {START_SECONDS:g} s")
+                self._replace(i)
+                if late.second:
+                    done[late.index] = Outcome(jobs[late.index], self.patience.failure(late))
+                else:
+                    again.append(late.index)
             while yielded in done:
                 yield done.pop(yielded)
                 yielded += 1
@@ -93,18 +126,44 @@ class Processes:
         with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
             say(worker.connection, Setup(folder=self.folder.resolve(), device=device))
 
-    def _readable(self) -> list[int]:
+    def _readable(self, busy: Mapping[int, "Busy"], jobs: Sequence[Job]) -> list[int]:
+        """Workers that have something to say, or none once one of them should have spoken."""
         connections = {id(worker.connection): i for i, worker in enumerate(self.workers)}
-        ready = wait([worker.connection for worker in self.workers])
+        left = [
+            self._limit(i, busy, jobs) - self._waited(i, busy)
+            for i, worker in enumerate(self.workers)
+            if i in busy or not worker.ready
+        ]
+        timeout = max(0.0, min(left, default=0.0))
+        ready = wait([worker.connection for worker in self.workers], timeout)
         return [connections[id(connection)] for connection in ready]
 
+    def _hanging(self, busy: Mapping[int, "Busy"], jobs: Sequence[Job]) -> list[int]:
+        return [
+            i
+            for i, worker in enumerate(self.workers)
+            if (i in busy or not worker.ready)
+            and (worker.stuck or self._waited(i, busy) > self._limit(i, busy, jobs))
+        ]
+
+    def _limit(self, i: int, busy: Mapping[int, "Busy"], jobs: Sequence[Job]) -> float:
+        return self.patience.limit(jobs[busy[i].index]) if i in busy else START_SECONDS
+
+    def _waited(self, i: int, busy: Mapping[int, "Busy"]) -> float:
+        return busy[i].seconds if i in busy else time.monotonic() - self.workers[i].started
+
     def _send(self, worker: Worker, state: ServerState, block: bytes, job: Job) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
+        worker.wait_at_most(self.patience.limit(job))
+        try:
             if worker.knows is not state:
                 say(worker.connection, State(round=state.round, clients=state.clients))
                 worker.connection.send_bytes(block)
                 worker.knows = state
             say(worker.connection, job)
+        except BlockingIOError:  # it takes no more: stopped before it was asked
+            worker.stuck = True
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # dead: reading from it will say so
 
     def _read(self, i: int, job: Job | None) -> Outcome | None:
         worker = self.workers[i]
@@ -112,20 +171,31 @@ class Processes:
             text = worker.connection.recv_bytes().decode()
             reply = read(text, Ready, *get_args(Reply))
             block = b"" if isinstance(reply, Ready) else worker.connection.recv_bytes()
+        except BlockingIOError:  # it stopped in the middle of a message
+            worker.stuck = True
+            return None
         except (EOFError, OSError):  # an end in the middle of a message is an OSError
             cause = worker.obituary()
             if not worker.ready:
                 raise UserError(f"a worker could not start: {cause}") from None
-            worker.stop()
-            self.workers[i] = Worker()
-            self._set_up(self.workers[i], self.devices[i])
+            self._replace(i)
             return Outcome(job, Failed(error=cause)) if job is not None else None
         if isinstance(reply, Ready):
             worker.ready = True
             return None
         assert job is not None
         assert isinstance(reply, Reply)
+        if isinstance(reply, Failed) and reply.lacking:
+            raise UserError(
+                f"{reply.lacking}; nothing is lost but the time since the last checkpoint: put it "
+                f"right, then continue with  calibre-fl resume {self.folder}"
+            )
         return Outcome(job, reply, unpack(block))
+
+    def _replace(self, i: int) -> None:
+        self.workers[i].stop()
+        self.workers[i] = Worker()
+        self._set_up(self.workers[i], self.devices[i])
 
     def close(self) -> None:
         for worker in self.workers:

@@ -36,8 +36,22 @@ def to_file(path: Path, up_to_round: int) -> Emit:
 
 
 def read(path: Path) -> list[Event]:
-    """All whole events of a file."""
-    return read_json_lines(path) if path.exists() else []
+    """All whole events of a file. It is for people: what else is in it is passed over."""
+    return [event for event in read_json_lines(path) if _whole(event)] if path.exists() else []
+
+
+def _whole(event: Any) -> bool:
+    """Whether it has what a resume asks of events."""
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return False
+    if not isinstance(event.get("round", 0), int):
+        return False
+    reports = event.get("clients")
+    return event["event"] != "round" or (
+        isinstance(event.get("seconds"), int | float)
+        and isinstance(reports, dict)
+        and all(isinstance(report, dict) for report in reports.values())
+    )
 
 
 def to_all(*sinks: Emit) -> Emit:

@@ -29,7 +29,8 @@ DEEPEST = 32  # tables within tables
 HEADER = 2**16  # bytes of a block's layout beyond a fixed number per tensor
 PER_TENSOR = 512
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+# what others call themselves gets onto screens: no control characters
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Reason = Annotated[str, Field(max_length=LONGEST_DETAIL)]
 
 
@@ -97,6 +98,7 @@ class Failed(Settings):
 
     error: Reason
     detail: Reason = ""  # the traceback; a site keeps it to itself, for it may tell of the data
+    lacking: Reason = ""  # of the machine, such as room on its disk: not the client's failure
 
 
 Reply = Updated | Assessed | Personalised | Failed

@@ -10,14 +10,15 @@ The protected unit is a client with all its images; two runs are adjacent when o
 in place of all that one client sent. The server is trusted to add the noise. What the method's
 server then does with the mean is post-processing. Deviation: no credit is taken for clients being
 drawn by lot, because whoever knows the experiment knows its seed and so who was drawn. A client is
-charged for exactly the rounds that it was drawn for, at the price of the Gaussian mechanism.
+charged for every noised model of the rounds that it was drawn for, also of those that had to be
+made again, at the price of the Gaussian mechanism.
 """
 
 import math
 import secrets
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -68,14 +69,24 @@ def clip(model: Tensors, start: Tensors, most: float) -> tuple[Tensors, float]:
 
     Counters of batch norm, the only integers, say how many batches a client had: they are left out.
     """
-    change = {
+    change = change_of(model, start)
+    norm = length(change)
+    scale = min(1.0, most / norm) if norm > 0 else 1.0
+    return {name: part * scale for name, part in change.items()}, norm
+
+
+def change_of(model: Tensors, start: Tensors) -> Tensors:
+    """What a client changed of the server's model, without counters."""
+    return {
         name: tensor.double() - start[name].double()
         for name, tensor in model.items()
         if tensor.is_floating_point()
     }
-    norm = float(torch.stack([part.square().sum() for part in change.values()]).sum().sqrt())
-    scale = min(1.0, most / norm) if norm > 0 else 1.0
-    return {name: part * scale for name, part in change.items()}, norm
+
+
+def length(change: Tensors) -> float:
+    """Of all tensors together."""
+    return float(torch.stack([part.square().sum() for part in change.values()]).sum().sqrt())
 
 
 def _noised(start: Tensors, change: Tensors, sigma: float) -> Tensors:
@@ -114,22 +125,32 @@ def check(experiment: Experiment) -> None:
         )
 
 
-def most_rounds(experiment: Experiment, clients: int) -> int:
-    """In how many rounds the client that is drawn most often takes part."""
+def most_rounds(
+    experiment: Experiment, clients: int, sent: Mapping[int, int] | None = None, done: int = 0
+) -> int:
+    """How many noised models the client that is drawn most often has taken part in, at the end.
+
+    ``sent`` says how many models of each round were sent already (:mod:`calibre.engine.ledger`);
+    rounds after ``done`` are still to be made, perhaps once more.
+    """
     per_round = min(experiment.training.clients_per_round, clients)
     drawn: Counter[int] = Counter()
     for round_ in range(experiment.training.rounds):
-        drawn.update(select(experiment.seed, round_, clients, per_round))
+        already = (sent or {}).get(round_ + 1, 0)
+        models = already + 1 if round_ >= done else max(already, 1)
+        drawn.update(dict.fromkeys(select(experiment.seed, round_, clients, per_round), models))
     return max(drawn.values(), default=0)
 
 
-def spent(experiment: Experiment, clients: int) -> dict[str, float | None]:
+def spent(
+    experiment: Experiment, clients: int, sent: Mapping[int, int] | None = None, done: int = 0
+) -> dict[str, float | None]:
     """What is promised of the whole run to the client that takes part most often.
 
     An epsilon of None is infinite: JSON knows no infinity.
     """
     settings = experiment.privacy
-    rounds = most_rounds(experiment, clients)
+    rounds = most_rounds(experiment, clients, sent, done)
     price = epsilon(settings.noise, rounds, settings.delta)
     return {
         "epsilon": price if math.isfinite(price) else None,

@@ -5,6 +5,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from calibre import __version__
 from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.sources import load
-from calibre.engine import events
+from calibre.engine import events, privacy, robust
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.child import Worker
 from calibre.engine.client_store import ClientStore
@@ -22,6 +23,7 @@ from calibre.engine.crew import Crew, InProcess, Processes, one_thread
 from calibre.engine.devices import Machine, main_device, plan
 from calibre.engine.events import Emit
 from calibre.engine.host import Host, method_of
+from calibre.engine.ledger import Ledger
 from calibre.engine.messages import (
     METHOD,
     Assessed,
@@ -31,11 +33,13 @@ from calibre.engine.messages import (
     Personalised,
     Updated,
 )
-from calibre.engine.privacy import Mechanism, check, spent
+from calibre.engine.plausible import check_size, check_state
+from calibre.engine.privacy import Mechanism, spent
+from calibre.engine.robust import Robust
 from calibre.engine.selection import select
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import write_atomic
+from calibre.files import in_words, write_atomic
 from calibre.methods.method import Update
 from calibre.personal.card import Preprocessing
 from calibre.personal.choosing import Choice, pooled
@@ -65,17 +69,33 @@ def run(
     host = Host(experiment, pool, federation, folder, device)
     host.load(METHOD)
     check(experiment)
-    store = RunFolder(folder)
-    store.open(experiment)  # only now: what a user may have got wrong leaves no folder behind
-    try:
+    with opened(experiment, folder) as store:
+        # only now: what a user may have got wrong leaves no folder behind
         keep(federation, experiment, store)
-        crew: Crew = Processes(folder, devices, prepared) if devices else InProcess(host)
+        crew: Crew = (
+            Processes(folder, devices, prepared, experiment.engine.deadline)
+            if devices
+            else InProcess(host)
+        )
         try:
             return Run(experiment, store, federation, host, crew, emit, started).finish()
         finally:
             crew.close()
-    finally:
-        store.close()
+
+
+@contextmanager
+def opened(experiment: Experiment, folder: Path) -> Iterator[RunFolder]:
+    """A run folder, claimed; what the machine lacks meanwhile is told in words."""
+    store = RunFolder(folder)
+    with in_words(
+        "nothing is lost but the time since the last checkpoint: put it right, then continue with  "
+        f"calibre-fl resume {folder}"
+    ):
+        store.open(experiment)
+        try:
+            yield store
+        finally:
+            store.close()
 
 
 class Run:
@@ -108,6 +128,8 @@ class Run:
         self.checkpoints = Checkpoints(store.checkpoints)
         self.clients = ClientStore(store.clients)
         self._go_on(emit)
+        private = experiment.privacy.clip is not None
+        self.ledger = Ledger(store.sent, self.state.round) if private else None
         self.emit = events.to_all(events.to_file(store.events, self.state.round), emit)
 
     def _go_on(self, emit: Emit) -> None:
@@ -135,8 +157,6 @@ class Run:
         clients = len(self.federation.train_ids)
         preprocessing = Preprocessing.of(self.host.pool.shape, self.host.normalization)
         write_atomic(self.store.preprocessing, preprocessing.model_dump_json(indent=2) + "\n")
-        private = self.experiment.privacy.clip is not None
-        promise = {"privacy": spent(self.experiment, clients)} if private else {}
         self.emit(
             {
                 "event": "start",
@@ -150,13 +170,14 @@ class Run:
                 "clients": clients,
                 "novel": len(self.federation.novel_ids),
                 "views": dataclasses.asdict(self.host.views),
-                **promise,
+                **self._promise(clients),
                 "seconds_to_start": time.monotonic() - self.started,
             }
         )
         while self.state.round < rounds:
             self.round()
         began = time.monotonic()
+        self._leaves()
         self.federation = self.latest(self.federation)
         choices = {role: self._choose(role) for role in (METHOD, *self._floors())}
         scores = {role: self._personalize(role, choice) for role, choice in choices.items()}
@@ -174,7 +195,7 @@ class Run:
             self.failures,
             collapse.warnings(past),
             seconds=training + time.monotonic() - began,  # of all attempts, after resumes too
-            promise=promise,
+            promise=self._promise(clients),
             choice=choices[METHOD],
         )
         self.emit({"event": "end", **metrics})
@@ -188,21 +209,29 @@ class Run:
         chosen = select(
             self.experiment.seed, self.state.round, len(self.federation.train_ids), count
         )
+        self._leaves()
         reports: dict[int, dict[str, float]] = {}
         jobs = [self._job("update", [client]) for client in chosen]
         keepers: list[int] = []
         updates = self._checked(self.crew.run(self.state, jobs), reports, keepers)
         private = Mechanism(self.experiment.privacy) if self.experiment.privacy.clip else None
+        defence = Robust(self.experiment.robust) if self.experiment.robust.on else None
         needed = math.ceil(self.experiment.engine.quorum * count)
         try:
             with one_thread():  # the thread count decides how sums are rounded
                 if private is not None:
                     updates = iter([private.mean(self.state, updates)])
+                if defence is not None:
+                    updates = defence.defend(self.state, updates)
                 state = self.method.aggregate(self.state, updates)
         except EmptyMeanError:
             raise self._below_quorum(0, needed) from None
         if len(reports) < max(needed, 1):
             raise self._below_quorum(len(reports), needed)
+        try:
+            check_state(state, self.state)
+        except ValueError as problem:
+            raise self._implausible(problem, sorted(reports)) from None
         self.state = state
         self.kept.update(dict.fromkeys(keepers, state.round))
         # the event first: a kill in between repeats the round and drops what was written of it
@@ -212,6 +241,7 @@ class Run:
                 "round": state.round,
                 "clients": {str(client): report for client, report in reports.items()},
                 **({"privacy": private.report()} if private else {}),
+                **({"robust": defence.report()} if defence else {}),
                 "seconds": time.monotonic() - began,
             }
         )
@@ -219,6 +249,18 @@ class Run:
             self.checkpoints.save(
                 Checkpoint(state, self.failures, self.kept), self.experiment.engine.keep
             )
+
+    def _leaves(self) -> None:
+        """Enter a noised state before it is sent to anybody, or published."""
+        if self.ledger is not None:
+            self.ledger.enter(self.state)
+
+    def _promise(self, clients: int) -> dict[str, Any]:
+        """What privacy costs by the end of the run, by all that was sent so far."""
+        if self.ledger is None:
+            return {}
+        sent = self.ledger.times()
+        return {"privacy": spent(self.experiment, clients, sent, done=self.state.round)}
 
     def _job(
         self,
@@ -274,6 +316,7 @@ class Run:
                 raise ValueError(f"its {name} is {value:g}, not {numbers[name]}")
         for group in sorted(expected.keys() | update.shared.keys()):
             check_like(update.shared.get(group, {}), expected.get(group, {}))
+        check_size(update.shared, expected)
 
     def _failed(self, client: int, cause: str, detail: str) -> None:
         self.failures += 1
@@ -296,6 +339,15 @@ class Run:
             f"asks for {max(needed, 1)}; the last to fail was {self.last_failure} (all of them: "
             f"'failure' in {self.store.events}); put right what failed, then continue with  "
             f"calibre-fl resume {self.store.path}"
+        )
+
+    def _implausible(self, problem: ValueError, clients: list[int]) -> UserError:
+        return UserError(
+            f"round {self.state.round + 1} was not kept: in the server's new state {problem}. "
+            f"Clients {', '.join(map(str, clients))} took part. Where earlier rounds are already "
+            "hurt, take the run back with  "
+            f"calibre-fl rewind {self.store.path} --round N; if training itself does this, "
+            "lower its learning rate; [robust] bounds what one client can do"
         )
 
     def _floors(self) -> list[str]:
@@ -367,6 +419,12 @@ class Run:
                 name: by_client[client] for name, by_client in scores.items() if name != METHOD
             },
         )
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse settings that do not go together with the method, before anything is run."""
+    privacy.check(experiment)
+    robust.check(experiment)
 
 
 def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> None:

@@ -33,6 +33,7 @@ from calibre.engine.messages import (
     unpack,
     write,
 )
+from calibre.files import lacking
 from calibre.methods.method import ServerState
 from calibre.personal.model import Personal
 from calibre.sections import Count, Positive
@@ -81,7 +82,7 @@ def failure(error: Exception) -> Failed:
     if len(detail) > LONGEST_DETAIL:
         half = LONGEST_DETAIL // 2 - 10
         detail = f"{detail[:half]}\n...\n{detail[-half:]}"
-    return Failed(error=said[:2000], detail=detail)
+    return Failed(error=said[:2000], detail=detail, lacking=(lacking(error) or "")[:2000])
 
 
 def serve(connection: Connection) -> None:

@@ -2,16 +2,18 @@
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from calibre import __version__
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import read_json_lines
-from calibre.report.metrics import ClientResult, read_clients_csv
+from calibre.report.metrics import ClientResult, read_clients_csv, summary
 from calibre.run_folder import RunFolder
 
 LARGEST = 2**28  # bytes of one file; clients.csv of a million clients has a quarter of that
@@ -60,6 +62,17 @@ class Run:
                     f"it lists {listed} {'novel' if novel else 'trained'} clients, metrics.json "
                     f"counts {self.metrics[group].get('clients')}",
                 )
+            accuracies = [client.accuracy for client in self.clients if client.novel == novel]
+            if unlike(self.metrics[group], summary(accuracies)):
+                raise _damaged(
+                    RunFolder(self.folder).table,
+                    f"metrics.json tells of other accuracies of clients in '{group}'",
+                )
+        same_program = self.metrics.get("version") == __version__
+        if same_program and self.metrics.get("experiment") != self.experiment.hash():
+            raise _damaged(
+                RunFolder(self.folder).experiment, "the results there are of another experiment"
+            )
         return self
 
     @cached_property
@@ -132,6 +145,16 @@ def _clients(path: Path) -> tuple[ClientResult, ...]:
 def _check_size(path: Path) -> None:
     if path.is_file() and path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes: no run writes such a file")
+
+
+def unlike(told: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether figures were changed after they were written; rounding by a reader is none."""
+
+    def same(one: Any, other: Any) -> bool:
+        numbers = isinstance(one, int | float) and isinstance(other, int | float)
+        return math.isclose(one, other, abs_tol=1e-9) if numbers else one == other
+
+    return any(key in told and not same(told[key], value) for key, value in found.items())
 
 
 def _damaged(path: Path, cause: object) -> UserError:

@@ -1,0 +1,33 @@
+import io
+
+from rich.console import Console
+
+from calibre.errors import printable
+from calibre.screen import LiveView, result_table
+
+
+def test_what_others_say_never_rules_a_terminal():
+    evil = "\x1b[2J\x1b]0;title\x07\x9b31m\r\x08gone\u202eevil\ud800 [red]brackets[/]\nnext\t"
+    file = io.StringIO()
+    with LiveView(Console(file=file, width=200)) as view:
+        view({"event": "failure", "round": 1, "client": 3, "cause": evil})
+        view({"event": "warning", "text": evil})
+        view({"event": "progress", "stage": evil, "done": 1, "of": 1})
+    told = file.getvalue()
+    assert told.count("gone?evil? [red]brackets[/]\nnext") == 3
+    for character in "\x1b\x07\x9b\r\x08\u202e":
+        assert character not in told
+
+
+def test_a_method_of_any_name_is_shown_in_words():
+    figures = {"clients": 1, "mean": 0.5, "variance": 0, "std": 0, "worst_tenth": 0}
+    metrics = {"seed": 0, "method": "a\x1b[31mb", "train": figures, "novel": {"clients": 0}}
+    file = io.StringIO()
+    Console(file=file, width=200).print(result_table({**metrics, "floors": {}}))
+    assert "a?[31mb" in file.getvalue()
+    assert "\x1b" not in file.getvalue()
+
+
+def test_words_of_all_languages_stay():
+    text = "größe 大 \u0646\u0645\u06cc\u200c\u062f\u0627\u0646\u0645 🙂\n\tx"
+    assert printable(text) == text
