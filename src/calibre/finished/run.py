@@ -1,7 +1,7 @@
 """A finished run, opened: its images, who holds them, its model and its clients' own."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -178,7 +178,7 @@ class FinishedRun:
         """What a card tells of the run."""
         run = self.run
         return {
-            "fairness": {group: run.metrics[group] for group in ("train", "novel")},
+            "fairness": {group: _figures(run.metrics[group]) for group in ("train", "novel")},
             "run": {
                 "experiment": run.experiment.hash(),
                 "federation": run.federation,
@@ -188,3 +188,8 @@ class FinishedRun:
             # where data lay on the machine that trained is nobody's business elsewhere
             "settings": run.experiment.model_dump(mode="json", exclude={"data": {"root"}}),
         }
+
+
+def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The single numbers of a group's summary."""
+    return {name: value for name, value in summary.items() if name != "interval"}
