@@ -125,6 +125,39 @@ def test_many_callers_at_once_all_get_their_own_answer(server):
     assert found == names
 
 
+def test_large_images_go_alone_and_hold_up_no_others(server, bundle, monkeypatch):
+    """While one is being decoded, others of its size wait, and small ones are answered."""
+    monkeypatch.setattr("calibre.pages.predict.LARGE", 50_000)
+    real, began, release = bundle.predict, threading.Semaphore(0), threading.Event()
+    together: list[int] = []
+
+    def predict_slowly(images):
+        if any(Image.open(io.BytesIO(image)).width > 200 for image in images):
+            together.append(len(images))
+            began.release()
+            assert release.wait(20)
+        return real(images)
+
+    monkeypatch.setattr(bundle, "predict", predict_slowly)
+    large = png(square(COLOURS["blue"], 1, size=240))
+    labels: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: labels.append(predict(server, large)[2]["nearest"]))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    assert began.acquire(timeout=20)
+    small = [predict(server, png(square(COLOURS["red"], seed)))[2]["nearest"] for seed in range(5)]
+    assert small == ["red"] * 5
+    assert together == [1]
+    release.set()
+    for thread in threads:
+        thread.join(20)
+    assert together == [1, 1, 1]
+    assert labels == [real(large)[0].nearest] * 3
+
+
 def test_images_are_counted_by_what_was_answered(server):
     def counts() -> dict[str, int]:
         text = ask(server, "GET", "/metrics")[2]

@@ -11,6 +11,7 @@ import json
 import warnings
 from dataclasses import asdict
 from http import HTTPStatus
+from itertools import compress
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +30,10 @@ from calibre.personal.card import markdown
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 BODY = 20 * 2**20  # bytes
 PIXELS = 40_000_000
+LARGE = 4_000_000  # pixels beyond which an image goes alone: it takes memory, and others' time
 WORKERS = 2  # threads that run the model, each with one of torch's own
+
+Found = Prediction | RefusedError
 
 
 class Predictions:
@@ -40,12 +44,11 @@ class Predictions:
         torch.set_num_threads(1)  # a small model is slower in several threads, many callers far so
         self._bundle, self._pixels = bundle, pixels
         self.metrics = Metrics()
-        self._found: Batches[bytes, Prediction | RefusedError] = Batches(
-            self._predict, weight=len, workers=WORKERS
-        )
+        self._together: Batches[bytes, Found | None] = Batches(self._predict, len, workers=WORKERS)
+        self._alone: Batches[bytes, Found] = Batches(self._predict_large, len, most=1, workers=1)
         self.metrics.look_up(
             "calibre_model_calls_total", "Runs of the model, each for images that came together.",
-            lambda: self._found.calls, kind="counter",
+            lambda: self._together.calls, kind="counter",
         )  # fmt: skip
         card = bundle.card.model_dump(mode="json")
         self._page = page("predict.html")
@@ -65,7 +68,8 @@ class Predictions:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._found.close()
+        self._together.close()
+        self._alone.close()
 
     async def _show_page(self, request: Request) -> Answer:
         return self._page
@@ -94,8 +98,10 @@ class Predictions:
             return {"image": file.name, "error": str(found)}
         return {"image": file.name, **self._in_words(found)}
 
-    async def _ask(self, image: bytes) -> Prediction | RefusedError:
-        found = await self._found(image)
+    async def _ask(self, image: bytes) -> Found:
+        found = await self._together(image)
+        if found is None:
+            found = await self._alone(image)
         if isinstance(found, RefusedError):
             kind = "refused"
         else:
@@ -108,15 +114,21 @@ class Predictions:
         del said["image"], said["error"]
         return said
 
-    def _predict(self, images: list[bytes]) -> list[Prediction | RefusedError]:
-        """In a thread: every image by itself is checked and refused, the rest go together."""
-        refused = [self._refusal(image) for image in images]
-        good = [image for image, refusal in zip(images, refused, strict=True) if not refusal]
-        found = iter(self._bundle.predict(good) if good else ())
-        return [refusal or _readable(next(found)) for refusal in refused]
+    def _predict(self, images: list[bytes]) -> list[Found | None]:
+        """In a thread: all that may go together does. None: it is large and has to go alone."""
+        sizes = [self._size(image) for image in images]
+        small = [isinstance(size, int) and size <= LARGE for size in sizes]
+        found = iter(self._bundle.predict([*compress(images, small)]) if any(small) else ())
+        return [
+            size if isinstance(size, RefusedError) else _readable(next(found)) if fits else None
+            for size, fits in zip(sizes, small, strict=True)
+        ]
 
-    def _refusal(self, image: bytes) -> RefusedError | None:
-        """From its header: a small file may unpack to gigabytes."""
+    def _predict_large(self, images: list[bytes]) -> list[Found]:
+        return [_readable(found) for found in self._bundle.predict(images)]
+
+    def _size(self, image: bytes) -> int | RefusedError:
+        """How many pixels it has, by its header: a small file may unpack to gigabytes."""
         try:
             with Image.open(io.BytesIO(image), formats=FORMATS) as picture:
                 wide, high = picture.size
@@ -130,10 +142,10 @@ class Predictions:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the image has more than {self._pixels / 1e6:g} million pixels",
             )
-        return None
+        return wide * high
 
 
-def _readable(found: Prediction) -> Prediction | RefusedError:
+def _readable(found: Prediction) -> Found:
     if found.error is None:
         return found
     return RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"the image {found.error}")
