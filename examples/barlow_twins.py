@@ -15,15 +15,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from calibre.settings import Settings
-from calibre.ssl.objective import Objective, Pair, Width, projector
+from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Step, Width, projector
 
 
-class BarlowTwins(Settings):
+class BarlowTwins(ObjectiveSettings):
     title: ClassVar[str] = "Barlow Twins"
     paper: ClassVar[str] = "Zbontar et al., ICML 2021, arXiv:2103.03230"
 
-    name: str = "barlow_twins:BarlowTwins"
     redundancy: Annotated[float, Field(ge=0)] = 5e-3  # lambda
     hidden: Width | None = None  # two layers of them; default 4 x features
     projection: Width | None = None  # D; default 4 x features
@@ -43,7 +41,7 @@ class BarlowTwinsObjective(Objective):
         sizes = (features, hidden, hidden, settings.projection or 4 * features)
         self.projector = projector(sizes, last_norm=False)
 
-    def forward(self, a: Tensor, b: Tensor) -> Pair:
+    def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         return Pair(self.decorrelation(h_a.float(), h_b.float()), z_a, z_b, h_a, h_b)

@@ -17,8 +17,8 @@ from barlow_twins import BarlowTwins  # the objective of docs/extending.md, a fi
 from torch import nn
 
 import calibre
-from calibre.methods.fedavg import FedAvg
-from calibre.methods.method import Personalization, ServerState, Update
+from calibre.methods.method import ServerState, Update
+from calibre.methods.supervised import Supervised
 from calibre.tensors import step_towards
 
 
@@ -51,15 +51,12 @@ def two_layers(channels: int, width: int, stem: str) -> nn.Module:
     )
 
 
-class Cautious(FedAvg):
+class Cautious(Supervised):
     """A method: FedAvg whose server goes only a part of the way to the clients' mean."""
 
     title: ClassVar[str] = "Cautious FedAvg"
-    name: str = ""  # FedAvg's own allows only its own
+    paper: ClassVar[str] = "none: an example"
     eta: float = 0.5
-
-    def personalization(self) -> Personalization:
-        return "head"  # each client trains a head of its own on the common encoder
 
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
         mean = super().aggregate(server, updates)

@@ -14,6 +14,7 @@ from calibre.engine import rounds
 from calibre.experiment import read
 from tests.conftest import TINY
 from tests.methods.helpers import equal, host
+from tests.ssl.helpers import a_step
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -56,7 +57,7 @@ def test_the_objective_runs_by_the_command_of_the_guide(tmp_path):
         cwd=ROOT, env={**os.environ, "PYTHONPATH": "examples"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert '"method": "Calibre (Barlow Twins)"' in done.stdout
+    assert '"method": "Calibre (Barlow Twins) with labels"' in done.stdout
 
 
 def barlow_twins(outside, **settings):
@@ -70,7 +71,7 @@ def barlow_twins(outside, **settings):
 
 def test_barlow_twins_by_a_naive_loop(outside):
     network = barlow_twins(outside, redundancy=0.3)
-    pair = network(torch.randn(9, 3, 2, 2), torch.randn(9, 3, 2, 2))
+    pair = network(torch.randn(9, 3, 2, 2), torch.randn(9, 3, 2, 2), a_step(9))
     h_a, h_b = pair.h_a.detach().double(), pair.h_b.detach().double()
     total = 0.0
     for i in range(4):

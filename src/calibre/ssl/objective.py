@@ -118,7 +118,7 @@ class ObjectiveSettings(Settings):
     title: ClassVar[str]
     paper: ClassVar[str]
 
-    name: str
+    name: str = ""  # how experiments call it; a class of your own goes by its module and name
 
     def build(self, encoder: nn.Module, features: int) -> Objective:
         raise NotImplementedError
