@@ -1,0 +1,141 @@
+"""Personal heads by regularised regression, solved instead of trained (ALGORITHMS A.8).
+
+A client's features are standardised by all its images, labelled or not; its head is the
+multinomial logistic regression with L2 of its labelled ones, to convergence. The scaling is then
+folded into the head: a linear layer of raw features remains.
+
+Shapes: m images of a client, n of them with a label, d features, K classes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibre.errors import UserError
+from calibre.personal.blocks import Block, blocks
+from calibre.personal.heads import Head, Samples
+from calibre.personal.regression import Tasks, minimise
+
+FLOOR = 0.01  # of the usual spread: a feature that hardly varies is not blown up beyond it
+GAP = 1e-4  # of the objective from its least, in parts of it
+DISTANCE = 5e-7  # of the coefficients from the best
+
+
+class Scaling(NamedTuple):
+    """Takes a client's features to mean 0 and standard deviation 1; float64."""
+
+    centre: Tensor  # [d]
+    spread: Tensor  # [d]
+
+
+def scaling(features: Tensor) -> Scaling:
+    """By all of a client's images [m, d], with a label or without.
+
+    No spread is below a hundredth of the median of those that vary. A feature that is constant
+    here may still differ on an image to come, and must not drown the others then.
+    """
+    x = features.double()
+    spread = x.std(0, correction=0)
+    varying = spread[spread > 0]
+    floor = FLOOR * varying.median().item() if len(varying) else 1.0
+    return Scaling(x.mean(0), spread.clamp(min=floor))
+
+
+def standardise(features: Tensor, by: Scaling) -> Tensor:
+    """Float64 [m, d]."""
+    return (features.double() - by.centre) / by.spread
+
+
+def fold(head: Head, by: Scaling) -> Head:
+    """The head of raw features that answers as ``head`` does on standardised ones; float64.
+
+    Round to float32 after it, not before: where a feature's mean is large against its spread, the
+    bias is a small difference of large numbers.
+    """
+    weight = head.weight.double() / by.spread
+    return Head(weight, head.bias.double() - weight @ by.centre)
+
+
+def unfold(head: Head, by: Scaling) -> Head:
+    """The inverse of :func:`fold`: how a head of raw features becomes a client's prior."""
+    weight = head.weight.double()
+    return Head(weight * by.spread, head.bias.double() + weight @ by.centre)
+
+
+class Problem(NamedTuple):
+    """One client's regression: minimise Σ cross-entropy + 1/(2C) |W - W0|² over W and b."""
+
+    features: Tensor  # [n, d], standardised
+    labels: Tensor  # int64 [n], in 0..K-1
+    strength: float  # C, as in scikit-learn: the larger, the weaker the penalty
+    prior: Head | None = None  # W0 [K, d] and the bias to start from, in the same coordinates
+
+
+def solve_heads(problems: Sequence[Problem], classes: int) -> list[Head]:
+    """The optimum of every problem, float64 [K, d] and [K], in the coordinates of its features.
+
+    Only classes of which a client has a label take part in its softmax; the others get weights of
+    zero and the bias ``blocks.ABSENT``, and are never answered. The weights and the biases of those
+    that take part add up to zero, those of a prior too: that changes no answer. With one class
+    there is nothing to learn, and it always wins.
+
+    Two classes are the same multinomial form, where w = W1 - W0 has the penalty |w|²/(4C).
+    scikit-learn solves the binomial form with |w|²/(2C): its C is twice ours then.
+
+    A client's head does not depend on the others of the call but by rounding (below 1e-6, as
+    all are solved to ``DISTANCE``). The same problems in the same order, with the same number of
+    threads, give the same bits.
+    """
+    samples = [Samples(problem.features, problem.labels) for problem in problems]
+    priors = [problem.prior for problem in problems]
+    check([f"problem {i}" for i in range(len(problems))], samples, priors, classes)
+    heads: dict[int, Head] = {}
+    for block in blocks(samples, priors, tasks=1):
+        strengths = [problems[i].strength for i in block.members]
+        heads |= zip(block.members, solve_block(block, strengths, classes), strict=True)
+    return [heads[i] for i in range(len(problems))]
+
+
+def solve_block(
+    block: Block, strengths: Sequence[float], classes: int, start: Tensor | None = None
+) -> list[Head]:
+    """The heads of a block's clients, each with its own C, from coefficients [B, K, r + 1]."""
+    if start is None:
+        start = block.design.new_zeros(*block.present.shape, block.design.shape[2])
+    tasks = Tasks.of(
+        block.design, block.offset, block.labels, block.real[:, None], block.present[:, None]
+    )
+    ridge = 1 / torch.tensor(strengths, dtype=torch.float64).unsqueeze(1)
+    found = minimise(tasks, ridge, start.double().unsqueeze(1), GAP, DISTANCE)
+    return block.heads(found.squeeze(1), classes)
+
+
+def check(
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    priors: Sequence[Head | None],
+    classes: int,
+) -> None:
+    """Raise UserError where a client's samples or prior cannot be solved."""
+    for name, (features, labels), prior in zip(names, samples, priors, strict=True):
+        if not len(labels):
+            raise UserError(f"{name} has no label: a head needs one at least")
+        if features.shape != (len(labels), samples[0].features.shape[1]):
+            raise UserError(
+                f"{name} has {len(labels)} labels and features {list(features.shape)}: there must "
+                f"be one row for each, of {samples[0].features.shape[1]} features"
+            )
+        if labels.min() < 0 or labels.max() >= classes:
+            raise UserError(f"{name} has labels outside of 0..{classes - 1}")
+        if not features.isfinite().all():
+            raise UserError(f"{name} has features that are NaN or infinite: its encoder diverged")
+        if prior and (
+            prior.weight.shape != (classes, features.shape[1])
+            or prior.bias.shape != (classes,)
+            or not all(part.isfinite().all() for part in prior)
+        ):
+            raise UserError(
+                f"the prior of {name} must be finite, with weights [{classes}, {features.shape[1]}]"
+            )
