@@ -14,6 +14,7 @@ from calibre.personal.solved_head import (
     curves_of,
     encoded,
     held_out,
+    mix_of,
     prior_of,
     solved,
     strengths_for,
@@ -159,3 +160,18 @@ def test_the_majority_floor_answers_the_most_frequent_class(tiny, tmp_path):
         if often.sum() == 1:
             expected = (prepared.test.labels == counts.argmax()).sum().item()
             assert model.correct == expected
+
+
+def test_a_head_that_was_taught_by_class_learns_how_frequent_classes_are(tiny, tmp_path):
+    few = ("federation.labels=2", "federation.samples=60", "personal.head=solved")
+    told = []
+    for draw in ("class", "random"):
+        home = host(
+            tiny("method.name=pfl-ssl", *few, f"federation.label_draw={draw}"), tmp_path / draw
+        )
+        state = home.initial_state()
+        site = home.prepared("method", state, 0).site
+        seen = encoded(site)
+        plain = solved(seen, [0.1, 0.1])
+        told.append(torch.equal(mix_of(seen, site, [0.1, 0.1])(plain).bias, plain.bias))
+    assert told == [False, True]

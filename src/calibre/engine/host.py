@@ -177,6 +177,7 @@ class Host:
             device=self.device,
             classes=len(self.pool.classes),
             trains=client in self.federation.train_ids,
+            labels_by_class=self.experiment.federation.labels_by_class,
             amp=self.experiment.training.amp,
             personal=self.experiment.personal,
         )

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from calibre.models.network import Head
 from calibre.personal.heads import Samples
 
-ELEMENTS = 2**16  # logits in a block: enough to hide the cost of a call, few enough for the cache
+ELEMENTS = 2**17  # logits in a block: enough to hide the cost of a call, few enough for the cache
 STEP = 1.25  # from the smallest to the largest client of a block, in samples and in classes
 UNLIKELY = -30.0  # the least bias to start from: a class that the prior rules out can be learnt
 

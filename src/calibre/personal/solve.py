@@ -21,7 +21,7 @@ from calibre.personal.regression import Tasks, minimise
 
 FLOOR = 0.01  # of the usual spread: a feature that hardly varies is not blown up beyond it
 GAP = 1e-4  # of the objective from its least, in parts of it
-DISTANCE = 1e-7  # of the coefficients from the best
+DISTANCE = 5e-7  # of the coefficients from the best
 
 
 class Scaling(NamedTuple):
@@ -105,15 +105,11 @@ def solve_block(
     """The heads of a block's clients, each with its own C, from coefficients [B, K, r + 1]."""
     if start is None:
         start = block.design.new_zeros(*block.present.shape, block.design.shape[2])
-    tasks = Tasks(
-        design=block.design,
-        offset=block.offset,
-        labels=block.labels,
-        trained=block.real.unsqueeze(1).double(),
-        known=block.present.unsqueeze(1).double(),
-        ridge=1 / torch.tensor(strengths, dtype=torch.float64).unsqueeze(1),
+    tasks = Tasks.of(
+        block.design, block.offset, block.labels, block.real[:, None], block.present[:, None]
     )
-    found = minimise(tasks, start.double().unsqueeze(1), GAP, DISTANCE)
+    ridge = 1 / torch.tensor(strengths, dtype=torch.float64).unsqueeze(1)
+    found = minimise(tasks, ridge, start.double().unsqueeze(1), GAP, DISTANCE)
     return block.heads(found.squeeze(1), classes)
 
 

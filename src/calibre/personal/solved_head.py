@@ -5,7 +5,7 @@ is chosen by cross-validation (:mod:`calibre.personal.choosing`). A second head 
 the first (:mod:`calibre.personal.encoded`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head
 from calibre.models.pixels import Nothing, Pixels
 from calibre.personal.choosing import STRENGTHS, WORST, Choice, Curve, Features, pooled
+from calibre.personal.class_mix import class_mix, corrected, label_mix
 from calibre.personal.encoded import Encoded, Expert, encode_client, parts_for
 from calibre.personal.frozen_head import CAUTION, HOW, LARGEST_GROUP
 from calibre.personal.heads import Samples
@@ -30,6 +31,7 @@ from calibre.personal.model import (
     part_tensors,
 )
 from calibre.personal.solve import Problem, solve_heads
+from calibre.personal.trust import fit_temperature
 
 
 class SolvedHead:
@@ -54,7 +56,8 @@ class SolvedHead:
         site, kept, test = client
         seen = encoded(site)
         strengths = strengths_for(seen, choice)
-        head = solved(seen, strengths)
+        mix = mix_of(seen, site, strengths)
+        head = mix(solved(seen, strengths))
         tested = Samples(seen.shown(test.images, site.normalization), test.labels)
         all_labels = seen.with_more(test.images, test.labels, site.normalization)
         return Personal(
@@ -62,7 +65,7 @@ class SolvedHead:
             count_right_by_head(head, tested),
             len(test.labels),
             {**own_encoder(kept), **part_tensors(seen.parts[1:]), **head_tensors(head)},
-            final=solved(all_labels, strengths),
+            final=mix(solved(all_labels, strengths)),
         )
 
     def held_out(
@@ -108,6 +111,24 @@ def solved(seen: Encoded, strengths: Sequence[float]) -> Head:
         for expert, strength in zip(seen.experts, strengths, strict=True)
     ]
     return seen.joined(heads)
+
+
+def mix_of(seen: Encoded, site: Site, strengths: Sequence[float]) -> Callable[[Head], Head]:
+    """How to correct a head where labels were drawn by class, and not as classes come.
+
+    The client's unlabelled images tell how frequent its classes are. Where labels were drawn at
+    random, or there are no other images, a head stays as it is.
+    """
+    unlabelled = site.images[site.labelled :]
+    if not site.labels_by_class or not len(unlabelled):
+        return lambda head: head
+    held = held_out(seen, strengths)
+    temperature = fit_temperature(held.logits, held.labels) if len(held.labels) else 1.0
+    head = solved(seen, strengths)
+    logits = F.linear(seen.shown(unlabelled, site.normalization), *head)
+    taught = label_mix(seen.labels.cpu(), seen.classes)
+    mix = class_mix((logits / temperature).softmax(1).cpu(), taught)
+    return lambda head: corrected(head, mix, taught, temperature)
 
 
 def curves_of(seen: Encoded) -> dict[Features, Curve]:
