@@ -33,7 +33,7 @@ for command in (
     running.run, running.resume, repair.rewind, running.suite, evidence.compare, evidence.figure,
     reproduction.reproduce, page.report,
     models.bundle, models.personalize, models.predict, models.export, models.serve,
-    labels.suggest,
+    labels.suggest, labels.label,
     about.methods, about.doctor,
 ):  # fmt: skip
     app.command()(command)

@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,17 @@ import typer
 from rich.console import Console
 
 from calibre.cli.common import AsJson, errors
+from calibre.cli.listening import (
+    Certificate,
+    Host,
+    Key,
+    Names,
+    Port,
+    Token,
+    Unprotected,
+    access,
+    answer_until_stopped,
+)
 from calibre.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,6 +68,53 @@ def suggest(
             "the data set", markup=False, soft_wrap=True,
         )  # fmt: skip
     errors.print(f"{found.labelled:,} images have a label, {found.unlabelled:,} have none")
+
+
+def label(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    client: Client = None,
+    data: Folder = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to put the model; default RUN/bundles/CLIENT.")
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    name: Names = None,
+    token: Token = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    unprotected: Unprotected = False,
+) -> None:
+    """A page to label images on: those that count first, with what the labels are good for."""
+    from calibre.finished.collection import of_client, of_folder
+    from calibre.finished.labelled_model import make_model
+    from calibre.finished.labelling import Labelling
+    from calibre.finished.learner import learner_of
+    from calibre.finished.newcomer import check_encoder
+    from calibre.finished.run import FinishedRun
+    from calibre.pages.label import Labels
+    from calibre.pages.server import Server
+
+    _check_one(client, data)
+    known = access(name, token, certificate, key, unprotected)
+    finished = FinishedRun(run)
+    check_encoder(finished)
+    held = of_folder(data) if data else of_client(finished, _number(finished, client))
+    if held is None:
+        raise UserError(
+            f"the images of '{finished.experiment.data.source}' do not lie in a folder for each "
+            "client, so there is no place for their labels; give a folder of images with --data"
+        )
+    with errors.status(f"looking at {len(held.images):,} images"):
+        found = held.decoded(finished.preprocessing.shape)
+        learner = learner_of(finished, found.pixels)
+        labelling = Labelling(held.client, found.images, learner, held.classes)
+    for note in found.unread:
+        errors.print(f"left out: {note}", markup=False, highlight=False, soft_wrap=True)
+    place = out or run / "bundles" / held.client
+    routes = Labels(labelling, partial(make_model, run, held, place)).routes
+    server = Server(routes, host, port, known)
+    answer_until_stopped(server, f"label the images of {held.client}", token)
 
 
 def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -> "Suggestions":

@@ -29,7 +29,7 @@ from calibre.cli.listening import (
 from calibre.errors import UserError
 
 if TYPE_CHECKING:
-    from calibre.personal.bundle import Bundle, Prediction
+    from calibre.personal.bundle import Bundle, Existing, Prediction
     from calibre.personal.card import Card
 
 UNREADABLE = 1  # exit code: some images could not be read
@@ -108,6 +108,9 @@ def personalize(
     name: Annotated[
         str | None, typer.Option(help="What to call the client; default: the folder's name.")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a bundle in its place; that one is kept.")
+    ] = False,
     refuse: Rate = 0.05,
     as_json: AsJson = False,
 ) -> None:
@@ -123,8 +126,11 @@ def personalize(
     if data is None or out is None:
         raise UserError("give --data IMAGES and --out BUNDLE, or --all for the run's own clients")
     from calibre.finished.newcomer import personalize_newcomer
+    from calibre.personal.bundle import check_place
 
-    card = personalize_newcomer(run, data, name, refuse).save(out).card
+    existing: Existing = "keep" if replace else "refuse"
+    check_place(out, existing)
+    card = personalize_newcomer(run, data, name, refuse).save(out, existing).card
     if as_json:
         print(json.dumps(_facts(out, card), indent=2))
         return

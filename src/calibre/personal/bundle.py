@@ -8,6 +8,7 @@ Nothing is unpickled, and the network is rebuilt from its settings. Loading chec
 """
 
 import hashlib
+import itertools
 import json
 import os
 import tempfile
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,11 @@ FILES = ("model.safetensors", "card.md")
 NONE = "none of your classes"
 
 Floats = npt.NDArray[np.float32]
+Existing = Literal["replace", "keep", "refuse"]
+
+
+class BundleThereError(UserError):
+    """There is a bundle already where one is to be written."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +147,14 @@ class Bundle:
             probabilities=dict(zip(self.classes, map(float, probabilities), strict=True)),
         )
 
-    def save(self, folder: Path | str) -> "Bundle":
-        """Write the bundle whole or not at all; an older bundle in its place is replaced."""
+    def save(self, folder: Path | str, existing: Existing = "replace") -> "Bundle":
+        """Write the bundle whole or not at all.
+
+        ``existing`` says what becomes of an older bundle in its place: it is replaced, or kept
+        under another name (:func:`older_name`), or the new one is refused.
+        """
         folder = Path(folder)
-        if folder.exists() and not _is_bundle(folder) and not _is_empty(folder):
-            raise UserError(f"{folder} is there and is no bundle: choose another place with --out")
+        check_place(folder, existing)
         model = st.save(take(self.predictor))
         text = markdown(self.card)
         hashes = {"model.safetensors": _sha(model), "card.md": _sha(text.encode())}
@@ -160,12 +169,34 @@ class Bundle:
                 write_atomic(made / "card.md", text)
                 write_atomic(made / "card.json", _json(card))
                 with suppress(FileNotFoundError):
-                    os.rename(folder, Path(aside, "old"))
+                    kept = existing == "keep" and _is_bundle(folder)
+                    os.rename(folder, older_name(folder) if kept else Path(aside, "old"))
                 os.rename(made, folder)
             sync_folder(folder.parent)
         except OSError as error:
             raise UserError(f"cannot write the bundle {folder}: {error.strerror}") from None
         return Bundle(card, self.predictor)
+
+
+def check_place(folder: Path, existing: Existing = "replace") -> None:
+    """Whether a bundle may be written there: ask before the work, not after it."""
+    if not folder.exists() or _is_empty(folder):
+        return
+    if not _is_bundle(folder):
+        raise UserError(f"{folder} is there and is no bundle: choose another place with --out")
+    if existing == "refuse":
+        raise BundleThereError(
+            f"there is a bundle in {folder} already: choose another place with --out, or say "
+            "--replace, and the older one is kept beside it"
+        )
+
+
+def older_name(folder: Path) -> Path:
+    """Where the bundle of a folder is kept when a newer one takes its place."""
+    numbers = itertools.count(1)
+    return next(
+        place for n in numbers if not (place := folder.with_name(f"{folder.name}-old-{n}")).exists()
+    )
 
 
 def load(folder: Path | str, own_code: bool = False) -> Bundle:
