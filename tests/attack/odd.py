@@ -1,5 +1,6 @@
 """Odd values, texts and bytes, drawn by a seeded generator."""
 
+import copy
 import json
 import random
 from typing import Any
@@ -21,7 +22,7 @@ def check_words(refused: Exception) -> None:
 
 
 def value(rng: random.Random) -> Any:
-    return rng.choice(VALUES)
+    return copy.deepcopy(rng.choice(VALUES))
 
 
 def places(table: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

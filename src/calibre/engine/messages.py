@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 import safetensors
 import safetensors.torch as st
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from calibre.methods.method import Update
 from calibre.personal.choosing import Choice, Curve, Features
@@ -79,6 +79,12 @@ class Score(Settings):
 
     correct: Count
     images: Positive
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Score":
+        if self.correct > self.images:
+            raise ValueError("it gets more images right than there are")
+        return self
 
     @property
     def accuracy(self) -> float:

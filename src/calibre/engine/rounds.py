@@ -368,9 +368,14 @@ class Run:
         for outcome in self.crew.run(state, jobs):
             reply = outcome.reply
             if isinstance(reply, Assessed):
-                told += [reply.curves[client] for client in sorted(reply.curves)]
                 if not (reply.curves or reply.missing):
                     return None  # there is nothing to choose
+                for client, curves in sorted(reply.curves.items()):
+                    labels = len(self.federation.client(client).labelled)
+                    if any(curve.images > labels for curve in curves.values()):
+                        self._failed(client, f"its cross-validation is of more than {labels}", "")
+                    else:
+                        told.append(curves)
         return pooled(told)
 
     def _personalize(self, role: str, choice: Choice | None) -> dict[int, float]:
@@ -392,7 +397,13 @@ class Run:
                 )
             for client, cause in reply.missing.items():
                 self._failed(client, f"making its personal model ({label}): {cause}", "")
-            scores.update({client: score.accuracy for client, score in reply.scores.items()})
+            for client, score in reply.scores.items():
+                due = len(self.federation.client(client).test)
+                if score.images == due:
+                    scores[client] = score.accuracy
+                else:
+                    cause = f"it was scored on {score.images} images, but holds {due}"
+                    self._failed(client, f"making its personal model ({label}): {cause}", "")
             self.emit({"event": "progress", "stage": label, "done": len(scores), "of": len(ids)})
         if len(scores) < max(1, math.ceil(self.experiment.engine.quorum * len(ids))):
             raise UserError(
