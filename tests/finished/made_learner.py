@@ -8,7 +8,9 @@ from calibre import rng
 from calibre.finished.collection import of_folder
 from calibre.finished.labelling import Labelling
 from calibre.finished.learner import Learner
-from calibre.personal.solve import scaling
+from calibre.personal.encoded import Encoded, Expert
+from calibre.personal.heads import Samples
+from calibre.personal.solve import scaling, standardise
 from tests.finished.made_labels import digits
 
 
@@ -16,7 +18,10 @@ def learner(truth: list[int], d: int = 16, apart: float = 4.0) -> Learner:
     centres = torch.randn(10, d, generator=rng.stream(0, "centres")) * apart
     noise = torch.randn(len(truth), d, generator=rng.stream(1, "noise"))
     features = centres[truth] + noise
-    return Learner(features, d, scaling(features))
+    by = scaling(features)
+    samples = Samples(standardise(features, by), torch.zeros(len(features), dtype=torch.int64))
+    expert = Expert("encoder", torch.nn.Identity(), 1.0, by, samples, None)
+    return Learner(Encoded([expert], 1, torch.zeros(len(features), dtype=torch.int64)))
 
 
 def started(folder: Path, **options) -> Labelling:

@@ -15,15 +15,13 @@ from calibre.calibration.typical import Suggestion, suggest
 from calibre.finished.newcomer import check_encoder, prior_for
 from calibre.finished.run import FinishedRun
 from calibre.finished.suggesting import site_of, stream
-from calibre.local.features import encode
-from calibre.models.network import Head, feature_count
+from calibre.models.network import Head
 from calibre.personal.choosing import Choice
-from calibre.personal.encoded import Encoded, parts_for, scaled_by
+from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import FOLDS, stratified
-from calibre.personal.predictor import SideBySide
-from calibre.personal.solve import Scaling, standardise, unfold
-from calibre.personal.solved_head import features_of, solved, strength_for, without
+from calibre.personal.solve import Problem, solve_heads, unfold
+from calibre.personal.solved_head import strengths_for, without
 from calibre.personal.trust import wilson
 
 MORE = 1.2  # times as many labels, and how strong the penalty should be is asked again
@@ -45,23 +43,21 @@ class Estimate:
 
 
 class Learner:
-    """Images by their encodings; labels are told with every question."""
+    """Images by what experts make of them; labels are told with every question."""
 
     def __init__(
         self,
-        features: Tensor,  # [m, d]; the first ``encoding`` of them are the encoder's
-        encoding: int,
-        scaling: Scaling,
+        images: Encoded,  # all of them, as if each had a label
         choice: Choice | None = None,
         prior: Callable[[Sequence[str]], Head | None] = lambda classes: None,
     ) -> None:
-        self._encodings = features[:, :encoding]
-        self._scaling, self._choice, self._prior = scaling, choice, prior
-        self._x = standardise(features, scaling)
-        self._strength: tuple[int, tuple[str, ...], float] = (0, (), 0.0)  # and what it is for
+        self._images, self._choice, self._prior = images, choice, prior
+        # how many labels of which classes the strengths are for
+        self._strengths: tuple[int, tuple[str, ...], list[float]] = (0, (), [])
 
     def suggest(self, seen: Sequence[int], count: int) -> list[Suggestion]:
-        return suggest(self._encodings, seen, count, stream())
+        encodings = self._images.experts[0].samples.features.float()
+        return suggest(encodings, seen, count, stream())
 
     def estimate(self, labels: Labels) -> Estimate | None:
         """None where no class has two labels."""
@@ -70,8 +66,10 @@ class Learner:
         held = seen.fold >= 0
         if not held.any():
             return None
-        (logits,) = without(seen, [self._strength_for(seen, classes)])
-        right = logits.argmax(1) == seen.labelled.labels
+        logits = torch.zeros(len(held), len(classes), dtype=torch.float64)
+        for expert, strength in zip(seen.experts, self._for(seen, classes), strict=True):
+            logits += expert.share * without(seen, expert, [strength])[0]
+        right = logits.argmax(1) == seen.labels
         return Estimate(len(labels), int(right[held].sum()), int(held.sum()))
 
     def guess(self, labels: Labels, image: int) -> list[tuple[str, float]]:
@@ -80,8 +78,12 @@ class Learner:
         if not classes:
             return []
         seen = self._seen(labels, classes)
-        head = solved(seen, self._strength_for(seen, classes))
-        shares = F.linear(self._x[image], *head).softmax(0).tolist()
+        logits = torch.zeros(len(classes), dtype=torch.float64)
+        strengths = self._for(seen, classes)
+        for all_, own, strength in zip(self._images.experts, seen.experts, strengths, strict=True):
+            (head,) = solve_heads([Problem(*own.samples, strength, own.prior)], len(classes))
+            logits += own.share * F.linear(all_.samples.features[image], *head)
+        shares = logits.softmax(0).tolist()
         return sorted(zip(classes, shares, strict=True), key=lambda pair: -pair[1])
 
     def _seen(self, labels: Labels, classes: Sequence[str]) -> Encoded:
@@ -89,23 +91,23 @@ class Learner:
         number = {name: i for i, name in enumerate(classes)}
         given = torch.tensor([number[labels[row]] for row in rows], dtype=torch.int64)
         prior = self._prior(classes)
-        return Encoded(
-            parts=[],
-            scaling=self._scaling,
-            labelled=Samples(self._x[rows], given),
-            unlabelled=self._x[:0],
-            prior=None if prior is None else unfold(prior, self._scaling),
-            classes=len(classes),
-            fold=stratified(given, FOLDS, rng.stream(0, "folds of labels")),
-        )
+        experts = [
+            expert._replace(
+                samples=Samples(expert.samples.features[rows], given),
+                prior=unfold(prior, expert.scaling) if prior and i == 0 else None,
+            )
+            for i, expert in enumerate(self._images.experts)
+        ]
+        folds = stratified(given, FOLDS, rng.stream(0, "folds of labels"))
+        return Encoded(experts, len(classes), folds)
 
-    def _strength_for(self, seen: Encoded, classes: tuple[str, ...]) -> float:
-        count, known, strength = self._strength
-        n = len(seen.labelled.labels)
+    def _for(self, seen: Encoded, classes: tuple[str, ...]) -> list[float]:
+        count, known, strengths = self._strengths
+        n = len(seen.labels)
         if known != classes or not count <= n < MORE * count:
-            strength = strength_for(seen, self._choice)
-            self._strength = n, classes, strength
-        return strength
+            strengths = strengths_for(seen, self._choice)
+            self._strengths = n, classes, strengths
+        return strengths
 
 
 def learner_of(finished: FinishedRun, pixels: Tensor) -> Learner:
@@ -113,17 +115,7 @@ def learner_of(finished: FinishedRun, pixels: Tensor) -> Learner:
     check_encoder(finished)
     site = site_of(finished, pixels)
     encoder, norm = site.network.get_submodule("encoder"), site.normalization
-    chosen = features_of(site, finished.choice)
-    parts = parts_for(chosen, encoder, site.images, norm, site.personal.components)
-    features = encode(SideBySide(parts), site.images, norm)
-    d = features.shape[1]
-
-    def prior(classes: Sequence[str]) -> Head | None:
-        own = prior_for(finished, site, classes)
-        if own is None:
-            return None
-        more = torch.zeros(len(own.bias), d - own.weight.shape[1])
-        return Head(torch.cat([own.weight.detach(), more], dim=1), own.bias.detach())
-
-    scaling = scaled_by(parts, features)
-    return Learner(features, feature_count(encoder), scaling, finished.choice, prior)
+    parts = parts_for(site.personal.features, encoder, site.images, norm, site.personal.components)
+    unknown = torch.zeros(len(site.images), dtype=torch.int64)
+    images = encode_client(parts, site.images, unknown, norm, 1, rng.stream(0, "folds of labels"))
+    return Learner(images, finished.choice, lambda classes: prior_for(finished, site, classes))
