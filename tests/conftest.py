@@ -47,7 +47,9 @@ def tiny() -> Callable[..., Experiment]:
             *(["method.labels.weight=0"] if calibre else []),
         ]
         rest = [change for change in changes if change not in method]
-        return read(None, [*method, *TINY, *small, *rest])
+        still = method in [[f"method.name={name}"] for name in ("untrained", "pixels", "majority")]
+        base = [c for c in TINY if not (still and c.startswith("method."))]  # nothing to set there
+        return read(None, [*method, *base, *small, *rest])
 
     return make
 
