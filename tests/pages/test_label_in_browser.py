@@ -133,7 +133,7 @@ def test_more_than_nine_classes_are_searched(browser, folder):
 def test_the_estimate_its_interval_and_its_growth_are_shown(browser, folder):
     with served(started(folder, classes=["0", "1", "2"])) as server:
         visit(browser, server)
-        assert "Not known yet" in text(browser, "estimate")
+        says(browser, "estimate", "Not known yet")
         for count in range(1, 13):
             press(browser, str(int(text(browser, "name")[0]) + 1))
             progress(browser, f"{count} labelled")
