@@ -1,13 +1,23 @@
 import csv
 import io
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 
 import pytest
 
 from calibre.data import labels_file
+from calibre.engine import rounds
+from calibre.personal.bundle import load
 from tests.cli.test_models import fails, invoke
 from tests.finished.made_labels import digits, hospitals, run_of
 from tests.personal.made_bundle import make_bundle, write_folder
+from tests.test_cli import hear_ctrl_c
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +112,100 @@ def test_nothing_left_is_said(finished, tmp_path, monkeypatch, capsys):
     digits(tmp_path / "new", {3: 2}, named=True)
     said = fails(capsys, monkeypatch, "suggest", finished, "--data", tmp_path / "new")
     assert "all images have a label" in said
+
+
+def start(run, *arguments: object):
+    """The command in a process of its own, and where its page is."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "calibre", "label", str(run), *map(str, arguments), "--port", "0"],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=hear_ctrl_c,
+    )  # fmt: skip
+    said = ""
+    while "http://" not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    return process, said.split()[-1]
+
+
+def call(url: str, path: str, **body: object):
+    content = json.dumps(body).encode() if body else None
+    with urllib.request.urlopen(url + path, content, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_a_killed_command_loses_nothing_and_goes_on(finished, data, tmp_path):
+    place = shutil.copytree(data, tmp_path / "hospitals")
+    run = run_of(place, tmp_path / "r")
+    process, url = start(run, "--client", "south", "--out", tmp_path / "b")
+    try:
+        state = call(url, "state")
+        assert [row["name"] for row in state["classes"]] == ["0", "1", "2"]
+        assert state["labelled"] == 18
+        for _ in range(4):
+            first = state["queue"][0]
+            state = call(url, "label", index=first["index"], label=first["name"][0], was=None)
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    held = labels_file.read(place / "south" / "unlabelled" / "labels.csv")
+    assert [row.label for row in held] == [row.path[0] for row in held]
+    assert len(held) == 4
+    process, url = start(run, "--client", "south", "--out", tmp_path / "b")
+    try:
+        assert call(url, "state")["labelled"] == 22
+        made = call(url, "model", replace=False)
+        assert made["labels"] == 22
+        with pytest.raises(urllib.error.HTTPError, match="409"):
+            call(url, "model", replace=False)
+        again = call(url, "model", replace=True)
+    finally:
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    assert process.returncode == 0
+    assert "Traceback" not in said
+    assert again["older"] == str(tmp_path / "b-old-1")
+    card = load(tmp_path / "b").card
+    assert card.client == "south"
+    assert not card.novel
+    assert sum(held.labelled for held in card.classes) == 22
+    assert card.unlabelled == 20
+    assert load(tmp_path / "b-old-1").card.hash == card.hash
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{digits}", "--client", "0"], "do not lie in a folder for each client"),
+        (["{run}"], "say whose images"),
+        (["{run}", "--client", "nobody"], "no client 'nobody'"),
+        (["{run}", "--client", "north", "--host", "0.0.0.0"], "--open-and-unprotected"),
+    ],
+)
+def test_mistakes_of_label(finished, of_digits, tmp_path, monkeypatch, capsys, arguments, message):
+    given = [each.format(run=finished, digits=of_digits) for each in arguments]
+    assert message in fails(capsys, monkeypatch, "label", *given)
+
+
+def test_a_run_without_an_encoder_says_so(tiny, tmp_path, monkeypatch, capsys):
+    rounds.run(tiny("method.name=local", "training.rounds=1"), tmp_path / "r")
+    digits(tmp_path / "new", {3: 2})
+    for command in ("label", "suggest"):
+        said = fails(capsys, monkeypatch, command, tmp_path / "r", "--data", tmp_path / "new")
+        assert "shares no encoder" in said
+
+
+def test_personalize_does_not_overwrite_unless_asked_to(finished, tmp_path, monkeypatch, capsys):
+    digits(tmp_path / "new", {3: 4, 4: 4}, named=True)
+    given = ("personalize", finished, "--data", tmp_path / "new", "--out", tmp_path / "b")
+    assert invoke(*given).exit_code == 0
+    first = load(tmp_path / "b").card.hash
+    digits(tmp_path / "new", {5: 4}, named=True)
+    assert "there is a bundle in" in fails(capsys, monkeypatch, *given)
+    assert load(tmp_path / "b").card.hash == first
+    for number in (1, 2):
+        assert invoke(*given, "--replace").exit_code == 0
+        assert load(tmp_path / "b").card.names == ("3", "4", "5")
+        assert (tmp_path / f"b-old-{number}").is_dir()
+    assert load(tmp_path / "b-old-1").card.hash == first

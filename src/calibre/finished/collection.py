@@ -21,6 +21,7 @@ class Collection:
     place: Path  # the folder that holds the images
     images: Sequence[Listed]
     classes: tuple[str, ...] = ()  # that are known before any label is
+    novel: bool = True  # took no part in training the encoder
 
     def decoded(self, shape: Shape) -> "Decoded":
         """The images that can be read, as an encoder of this shape takes them."""
@@ -56,7 +57,8 @@ def of_folder(place: Path) -> Collection:
 
 def of_client(finished: FinishedRun, client: int) -> Collection | None:
     """The folder of a run's client; None where the run's images did not lie in clients' folders."""
-    name = finished.results[client].name
+    about = finished.results[client]
+    name = about.name
     place = Path(os.path.expanduser(finished.experiment.data.source))
     if not place.is_dir():
         return None
@@ -64,4 +66,4 @@ def of_client(finished: FinishedRun, client: int) -> Collection | None:
     if not images:
         return None
     own = next(place / below / name for below in ("", "train") if (place / below / name).is_dir())
-    return Collection(name, own, images, finished.federation.classes)
+    return Collection(name, own, images, finished.federation.classes, about.novel)

@@ -16,7 +16,8 @@ def make_model(run: Path, held: Collection, place: Path, replace: bool) -> dict[
     except BundleThereError:
         raise BundleThereError(f"There is a model in {place} already.") from None
     older = older_name(place) if place.exists() else None
-    card = personalize_newcomer(run, held.place, held.client).save(place, "keep").card
+    made = personalize_newcomer(run, held.place, held.client, novel=held.novel)
+    card = made.save(place, "keep").card
     return {
         "bundle": str(place),
         "older": str(older) if older and older.exists() else None,

@@ -25,9 +25,12 @@ from calibre.tensors import belongs, take
 
 
 def personalize_newcomer(
-    folder: Path, data: Path, name: str | None = None, rate: float = RATE
+    folder: Path, data: Path, name: str | None = None, rate: float = RATE, novel: bool = True
 ) -> Bundle:
-    """The run's encoder with a head of the newcomer's own. The run's images are not needed."""
+    """The run's encoder with a head of the newcomer's own. The run's images are not needed.
+
+    ``novel``: it took no part in the run, as far as is known.
+    """
     finished = FinishedRun(folder)
     check_encoder(finished)
     preprocessing, choice = finished.preprocessing, finished.choice
@@ -43,7 +46,7 @@ def personalize_newcomer(
     return assemble(
         Making(
             client=name or data.resolve().name,
-            novel=True,
+            novel=novel,
             method=finished.run.label,
             classes=arrived.classes,
             network=finished.experiment.network,
