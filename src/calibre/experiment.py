@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from calibre.errors import UserError
 from calibre.files import read_toml
-from calibre.registry import METHODS
+from calibre.registry import DATA_SETS, METHODS
 from calibre.settings import Importable, Settings, named, validate
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -45,7 +45,8 @@ class DataSettings(Settings):
 class FederationSettings(Settings):
     """Who holds which images (ALGORITHMS D)."""
 
-    scheme: Literal["iid", "quantity", "dirichlet", "natural"] = "dirichlet"
+    # auto: natural where the data says who owns an image, dirichlet where it does not
+    scheme: Literal["auto", "iid", "quantity", "dirichlet", "natural"] = "auto"
     clients: Positive | None = None  # that train; default 16, or every owner but the novel ones
     novel: Count = 8  # that only personalise, after training
     samples: Positive | None = None  # training images per client; default as many as there are
@@ -162,6 +163,8 @@ class Experiment(Settings):
         """Of all that can change a bit of the result: not of its name, place or engine."""
         values = self.model_dump(mode="json", exclude={"name": True, "engine": True})
         del values["data"]["root"]
+        if self.federation.scheme == "auto" and self.data.source in DATA_SETS:
+            values["federation"]["scheme"] = "dirichlet"  # what it means there
         if self.privacy.clip is None:  # off: its other settings change nothing
             del values["privacy"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -48,3 +48,6 @@ ENCODERS = {
     "resnet8": "calibre.models.resnet:resnet8",
     "cnn": "calibre.models.cnn:cnn",
 }
+
+# in calibre.data.formats.known; none of them says who owns an image
+DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10")

@@ -161,9 +161,10 @@ def test_what_is_not_shown_is_named(elements, message):
 
 
 def test_what_was_deflated_or_needs_another_library_is_named():
-    assert "deflated" in decoded(
-        written(image(RAMP, DeflatedExplicitVRLittleEndian)), (16, 16, 1)
-    ).problems[0]
+    assert (
+        "deflated"
+        in decoded(written(image(RAMP, DeflatedExplicitVRLittleEndian)), (16, 16, 1)).problems[0]
+    )
     made = image(RAMP, JPEGLSLossless)
     made.PixelData = encapsulate([b"\0\0"])
     made["PixelData"].is_undefined_length = True
@@ -215,9 +216,7 @@ def test_patients_are_in_no_cache_log_or_message(tmp_path, pools, caplog, capfd,
     )
     with caplog.at_level(logging.DEBUG):
         pool = load(DataSettings(source=str(tmp_path / "x")))
-        messages = [
-            str(decoded(damaged(whole, rng), (16, 16, 1)).problems) for _ in range(300)
-        ]
+        messages = [str(decoded(damaged(whole, rng), (16, 16, 1)).problems) for _ in range(300)]
         named = written(image(RAMP, WindowCenter=40, WindowWidth=400)).replace(b"400.0", b"Doe^J")
         messages.append(str(decoded(named, (16, 16, 1)).problems))
     assert sum(message != "{}" for message in messages) > 20

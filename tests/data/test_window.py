@@ -92,8 +92,7 @@ def test_twelve_bits_a_pixel_on_disk():
     """A TIFF that packs two pixels into three bytes, to the letter of the specification."""
     values = np.arange(0, 4096, 16).reshape(16, 16)
     packed = b"".join(
-        bytes([a >> 4, (a & 15) << 4 | b >> 8, b & 255])
-        for a, b in values.reshape(-1, 2).tolist()
+        bytes([a >> 4, (a & 15) << 4 | b >> 8, b & 255]) for a, b in values.reshape(-1, 2).tolist()
     )
     tags = [
         (256, 16), (257, 16), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, 16),
