@@ -1,5 +1,6 @@
 import pytest
 
+from calibre.data.formats.known import KNOWN
 from calibre.errors import UserError
 from calibre.experiment import Experiment, method_named, read
 from calibre.registry import METHODS, PRESETS
@@ -19,6 +20,19 @@ def test_hash_ignores_where_it_runs_but_not_what_it_computes():
     assert read(None, ["engine.workers=7", "name=x", "data.root=elsewhere"]).hash() == base
     assert read(None, ["seed=1"]).hash() != base
     assert read(None, ["method.prototypes.alpha_p=0.2"]).hash() != base
+
+
+def test_hash_of_known_data_is_that_of_the_scheme_that_is_meant():
+    """Runs from before owners were asked for keep their names, and none stands for two."""
+    for source in KNOWN:
+        default, dirichlet = (
+            read(None, [f"data.source={source}", *more])
+            for more in ([], ["federation.scheme=dirichlet"])
+        )
+        assert default.hash() == dirichlet.hash()
+    own = read(None, ["data.source=folder"])
+    others = [read(own, [f"federation.scheme={name}"]) for name in ("dirichlet", "natural")]
+    assert len({own.hash(), *(other.hash() for other in others)}) == 3
 
 
 def test_names_and_tables_are_the_same_thing():

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 from calibre.errors import UserError
 from calibre.methods.method import Method
 from calibre.models.start import completed
-from calibre.registry import METHODS, PRESETS
+from calibre.registry import DATA_SETS, METHODS, PRESETS
 from calibre.sections import (
     DataSettings,
     EngineSettings,
@@ -127,6 +127,8 @@ class Experiment(Settings):
         """Of all that can change a bit of the result: not of its name, place or engine."""
         values = self.model_dump(mode="json", exclude={"name": True, "engine": True})
         del values["data"]["root"]
+        if self.federation.scheme == "auto" and self.data.source in DATA_SETS:
+            values["federation"]["scheme"] = "dirichlet"  # what it means there
         if self.network.weights is not None:  # what is in the file counts, not where it lies
             del values["network"]["weights"]["name"]
         if not self.training.ended:

@@ -66,3 +66,6 @@ ENCODERS = {
     "vit_base": "calibre.models.vit:vit_base",
     "cnn": "calibre.models.cnn:cnn",
 }
+
+# in calibre.data.formats.known; none of them says who owns an image
+DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10")

@@ -34,7 +34,8 @@ class DataSettings(Settings):
 class FederationSettings(Settings):
     """Who holds which images."""
 
-    scheme: Literal["iid", "quantity", "dirichlet", "natural"] = "dirichlet"
+    # auto: natural where the data says who owns an image, dirichlet where it does not
+    scheme: Literal["auto", "iid", "quantity", "dirichlet", "natural"] = "auto"
     clients: Positive | None = None  # that train; default 16, or every owner but the novel ones
     novel: Count = 8  # that only personalise, after training
     samples: Positive | None = None  # training images per client; default as many as there are

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -43,15 +44,22 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def look_up(what: str, name: str, table: Mapping[str, str]) -> Any:
-    """The object that ``table`` (or a ``module:attribute`` of the user's own) names."""
+    """The object that ``table`` (or a ``module:attribute`` of the user's own) names.
+
+    A module of the user's own may lie in the folder that a command is called in.
+    """
     target = table.get(name, name)
     if ":" not in target:
         raise UserError(f"there is no {what} called '{name}': {nearest(name, table)}")
     module, _, attribute = target.partition(":")
     try:
+        if name not in table and (here := os.getcwd()) not in sys.path:
+            sys.path.append(here)  # at the end, so that no file there stands for a library
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{what} '{name}' cannot be loaded: {error}") from error
+    except Exception as error:  # of the user's own code, anything
+        raise UserError(
+            f"{what} '{name}' cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
 
 
 def import_name(thing: Any) -> str:

@@ -1,5 +1,7 @@
 """``run --data``: from a folder of images to a table of accuracies, nothing else said."""
 
+import csv
+import io
 import json
 import sys
 
@@ -112,13 +114,24 @@ def test_data_show_says_what_was_found(federation, tmp_path):
     done = invoke("data", "show", "--data", federation, "--out", tmp_path / "who")
     assert done.exit_code == 0, done.output
     assert "clients left out: 'site-4'" in done.output
+    assert "files left out: 1; --left-out lists all of them" in done.output
     assert (tmp_path / "who.png").exists()
+
+
+def test_data_show_lists_all_that_was_left_out(federation, tmp_path):
+    asked = ("data", "show", "--data", federation, "--left-out", "--out", tmp_path / "who")
+    header, file, client = csv.reader(io.StringIO(invoke(*asked).stdout))
+    assert header == ["what", "why"]
+    assert file[0].startswith(str(federation))
+    assert client[0] == "client site-4"
+    (listed,) = json.loads(invoke(*asked, "--json").stdout)["files_left_out"]
+    assert [listed["file"], listed["why"]] == file
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "nowhere"], "no such data set, file or folder"),
+        (["--data", "nowhere"], "there is no such folder or file"),
         (["--data", "."], "holds no images"),
         (["--data", ".", "--set", "data=3"], "data = 3"),
         (["--data", ".", "--set", "training.rouns=3"], "did you mean 'rounds'"),

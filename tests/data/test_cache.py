@@ -1,5 +1,6 @@
 """A pool is decoded once; what a kill, a race or a damaged disk leaves behind does no harm."""
 
+import json
 import os
 import signal
 import subprocess
@@ -89,6 +90,17 @@ def test_a_pool_without_owners(tmp_path):
     assert built(tmp_path / "x.npz")[0].owners is None
 
 
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 255
+    path.write_bytes(content)
+
+
+def change(path, key, value):
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, json.loads(key): value}))
+
+
 def truncate(path):
     os.truncate(path, path.stat().st_size - 1)
 
@@ -102,6 +114,13 @@ def truncate(path):
         lambda entry: truncate(entry / "pool.json"),
         lambda entry: (entry / "pool.json").unlink(),
         lambda entry: [path.unlink() for path in entry.iterdir()],
+        lambda entry: (entry / "left_out.csv").unlink(),
+        lambda entry: (entry / "pool.json").write_text("[" * 99_999),
+        lambda entry: (entry / "pool.json").write_text('{"bytes": {}}'),
+        lambda entry: (entry / "pool.json").write_text('{"bytes": 3}'),
+        lambda entry: flip(entry / "images.npy", 3),
+        lambda entry: flip(entry / "labels.npy", 40),
+        lambda entry: change(entry / "pool.json", '"test"', [3, 4]),
     ],
 )
 def test_a_damaged_entry_is_built_anew(source, pools, damage):

@@ -265,6 +265,22 @@ def test_natural_clients_are_the_owners():
         assert (client.test == own[own >= 120]).all()
 
 
+def test_owners_keep_their_images_unless_another_scheme_is_named():
+    federation = build(OWNED, FederationSettings(novel=4), 0)
+    assert federation.hash == build(OWNED, FederationSettings(scheme="natural", novel=4), 0).hash
+    assert federation.datasheet["settings"]["scheme"] == "natural"
+    dealt = build(OWNED, FederationSettings(scheme="iid", clients=3, novel=0), 0)
+    assert dealt.names == ()
+    assert "toy says whose the images are, but" in dealt.datasheet["notes"][0]
+    assert not build(DIGITS, FederationSettings(scheme="iid"), 0).datasheet["notes"]
+
+
+def test_clients_are_made_up_where_nobody_owns_an_image():
+    federation = build(DIGITS, FederationSettings(), 0)
+    assert federation.hash == build(DIGITS, FederationSettings(scheme="dirichlet"), 0).hash
+    assert federation.datasheet["settings"]["scheme"] == "dirichlet"
+
+
 def test_natural_clients_without_test_images_hold_some_out():
     pool = make_pool([60, 60], [3, 3])
     pool = owned(pool, [*(np.arange(120) % 6), *[0] * 6])  # only owner 0 has test images
@@ -430,7 +446,9 @@ def test_any_damage_is_noticed(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "\ud800".encode("utf-8", "surrogatepass")])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "[" * 99_999, "\ud800".encode("utf-8", "surrogatepass")]
+)
 def test_a_damaged_datasheet_is_named(tmp_path, text):
     build(DIGITS, FederationSettings(), 0).save(tmp_path)
     (tmp_path / "federation.json").write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -12,7 +12,7 @@ from PIL import Image
 
 from calibre.data.federation import build
 from calibre.data.formats import EncodedImage, decoders
-from calibre.data.sources import load
+from calibre.data.sources import left_out, load
 from calibre.errors import UserError
 from calibre.sections import DataSettings, FederationSettings
 
@@ -245,6 +245,73 @@ def test_a_source_that_is_a_device_or_a_pipe_is_refused(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(UserError, match=f"{name} is a pipe or a device"):
         pool_of(tmp_path / name)
+
+
+def test_an_identical_image_stays_with_the_client_that_takes_part(tmp_path):
+    """Carl has one image to train on: he is no client, and Ben keeps the image they share."""
+    for i in range(6):
+        put(tmp_path / f"x/train/anna/cat/{i}.png", picture(10 * i))
+        put(tmp_path / f"x/train/ben/dog/{i}.png", picture(10 * i + 1))
+        put(tmp_path / f"x/test/anna/cat/{i}.png", picture(10 * i + 2))
+        put(tmp_path / f"x/test/ben/dog/{i}.png", picture(10 * i + 3))
+    put(tmp_path / "x/train/carl/dog/one.png", picture(99))
+    put(tmp_path / "x/test/carl/dog/same.png", picture(21))  # ben's third
+    pool = pool_of(tmp_path / "x")
+    assert 21 in shades(pool, pool.train)
+    assert 21 not in shades(pool, pool.test)
+    (note,) = pool.report["notes"]
+    assert "because others train on the same: 1;" in note
+    assert "carl/dog/same.png" in note
+    federation = build(pool, FederationSettings(novel=0), 0)
+    assert federation.names == ("anna", "ben")
+    assert set(federation.datasheet["left_out"]) == {"carl"}
+
+
+def test_clients_without_images_are_named(tmp_path):
+    fill(tmp_path / "x")
+    (tmp_path / "x/carl").mkdir()
+    (tmp_path / "x/dora/cat").mkdir(parents=True)
+    (tmp_path / "x/emil/dog").mkdir(parents=True)
+    (tmp_path / "x/emil/dog/notes.txt").write_text("none yet")
+    notes = pool_of(tmp_path / "x").report["notes"]
+    assert "clients whose folders hold no image, left out: 'carl', 'dora', 'emil'" in notes
+
+
+def test_clients_without_images_in_one_part_alone_are_not(tmp_path):
+    for part in ("train", "test"):
+        for i in range(4):
+            put(tmp_path / f"x/{part}/anna/cat/{i}.png", picture(10 * i + (part == "test")))
+    (tmp_path / "x/test/ben/cat").mkdir(parents=True)
+    put(tmp_path / "x/train/ben/cat/1.png", picture(77))
+    (tmp_path / "x/test/carl").mkdir()
+    notes = pool_of(tmp_path / "x").report["notes"]
+    assert [note for note in notes if "no image" in note] == [
+        "clients whose folders hold no image, left out: 'carl'"
+    ]
+
+
+def test_every_file_that_was_left_out_is_listed(tmp_path, monkeypatch):
+    """Also beyond those that a datasheet has room for, and what is of another kind."""
+    monkeypatch.setattr("calibre.data.intake.LISTED", 2)
+    fill(tmp_path / "x", 80)
+    for i in range(5):
+        (tmp_path / f"x/anna/cat/broken{i}.png").write_bytes(b"no")
+    (tmp_path / "x/anna/read,me.txt").write_text("hello")
+    settings = DataSettings(source=str(tmp_path / "x"))
+    assert len(load(settings).report["unreadable"]["files"]) == 2
+    listed = left_out(settings)
+    assert [name.rsplit("/", 1)[1] for name, _ in listed] == [
+        *(f"broken{i}.png" for i in range(5)), "read,me.txt",
+    ]  # fmt: skip
+    assert listed[5][1] == "is of a kind that is not read"
+
+
+def test_images_that_are_too_large_to_keep_are_refused_with_advice(tmp_path):
+    np.savez(tmp_path / "x.npz", images=np.zeros((4, 2, 5000), np.uint8), labels=[0, 1] * 2)
+    with pytest.raises(UserError, match=r"5,000 x 2 pixels are too large .*data\.size=64"):
+        pool_of(tmp_path / "x.npz")
+    with pytest.raises(UserError, match="too large"):
+        pool_of(tmp_path / "x.npz", size=10**9)
 
 
 def encoded(value):

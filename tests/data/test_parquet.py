@@ -156,3 +156,74 @@ def test_a_damaged_page_is_told(tmp_path):
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"x\.parquet: columns image cannot be read"):
         pool_of(path)
+
+
+def repeated(path, value, count, label=None, codec="none"):
+    """One value in many rows: the file has it once."""
+    same = pa.array([0] * count, pa.int32())
+    labels = pa.array([i % 2 for i in range(count)])
+    if label is not None:
+        labels = pa.DictionaryArray.from_arrays(same, pa.array([label]))
+    images = pa.DictionaryArray.from_arrays(same, pa.array([value]))
+    pq.write_table(
+        pa.table({"image": images, "label": labels}), path, store_schema=False, compression=codec
+    )
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+def test_a_value_that_every_row_repeats_is_not_unpacked_for_all_of_them(tmp_path, codec):
+    path = tmp_path / "x.parquet"
+    repeated(path, bytes(8_000_000), 300, codec=codec)
+    before, peak = pa.total_allocated_bytes(), 0
+    for _, value in parquet_file.images_of(path, "image", np.arange(300)):
+        assert len(value) == 8_000_000
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert peak < 2 * parquet_file.MOST_BATCH_BYTES  # all of them: 2,400 MB
+
+
+def test_a_label_of_a_megabyte_in_every_row_is_refused(tmp_path):
+    repeated(tmp_path / "x.parquet", shade(1), 3000, label="x" * 1_000_000)
+    before = pa.total_allocated_bytes()
+    with pytest.raises(UserError, match="a value has 1,000,000 bytes"):
+        pool_of(tmp_path / "x.parquet")
+    assert pa.total_allocated_bytes() - before < 10_000_000
+
+
+def test_words_in_dictionaries_and_gaps_are_read(tmp_path):
+    words = pa.array(["cat", None, "dog", "cat", "dog", "cat"] * 2).dictionary_encode()
+    images = [shade(i) for i in range(12)]
+    pq.write_table(pa.table({"image": images, "label": words}), tmp_path / "x.parquet")
+    pool = pool_of(tmp_path / "x.parquet")
+    names = [*pool.classes, None]
+    found = {
+        int(image[0, 0, 0]): names[label]
+        for image, label in zip(pool.images, pool.labels, strict=True)
+    }
+    assert found == dict(enumerate(["cat", None, "dog", "cat", "dog", "cat"] * 2))
+
+
+@pytest.mark.parametrize("label", [[[1]], [{"a": 1}], [b"a"], [1.5]])
+def test_labels_that_are_none_are_named(tmp_path, label):
+    table = pa.table({"image": [shade(i) for i in range(6)], "label": label * 6})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(UserError, match=r"whole numbers or (words|names)"):
+        load(
+            DataSettings(
+                source=str(tmp_path / "x.parquet"), image_column="image", label_column="label"
+            )
+        )
+
+
+def test_a_deeply_nested_column_is_refused(tmp_path):
+    nested = pa.array([1] * 6)
+    for _ in range(3000):
+        nested = pa.StructArray.from_arrays([nested], ["a"])
+    table = pa.table({"image": [shade(i) for i in range(6)], "label": [0, 1] * 3, "deep": nested})
+    pq.write_table(table, tmp_path / "x.parquet", store_schema=False)
+    with pytest.raises(UserError, match=r"x\.parquet cannot be read as a parquet file"):
+        pool_of(tmp_path / "x.parquet")
+
+
+def test_files_called_in_capitals_are_found(tmp_path):
+    write(tmp_path / "x/TRAIN.PARQUET", map(shade, range(10)), [0, 1] * 5)
+    assert len(pool_of(tmp_path / "x").labels) == 10

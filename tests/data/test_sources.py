@@ -8,6 +8,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import zipfile
 from math import ceil, floor
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from calibre.data.formats.known import KNOWN
 from calibre.data.pool import UNLABELLED, Pool
 from calibre.data.sources import describe, load, sample
 from calibre.errors import UserError
+from calibre.registry import DATA_SETS
 from calibre.sections import DataSettings
 
 REAL_DATA = Path(os.environ.get("CALIBRE_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -498,6 +500,43 @@ def test_npz_mistakes(tmp_path, arrays, message):
         named(tmp_path / "mine.npz")
 
 
+def npz_member(shape, content, descr="|u1"):
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue() + content
+
+
+@pytest.mark.parametrize(
+    ("shape", "content"), [((10**12, 8, 8), b"\0" * 64), ((1, 8, 8), b"\0" * 10_000), ((-1,), b"")]
+)
+def test_an_array_must_have_the_size_that_it_claims(tmp_path, shape, content):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("images.npy", npz_member(shape, content))
+        archive.writestr("labels.npy", npz_member((1,), b"\0"))
+    with pytest.raises(UserError, match=r"says that it has|negative"):
+        named(tmp_path / "x.npz")
+
+
+def test_arrays_that_would_fill_the_memory_are_refused_before_they_are_unpacked(
+    tmp_path, monkeypatch
+):
+    np.savez_compressed(tmp_path / "x.npz", images=np.zeros((40, 500, 500), np.uint8), labels=[0])
+    assert (tmp_path / "x.npz").stat().st_size < 20_000
+    monkeypatch.setattr("calibre.data.formats.npz.MOST_BYTES", 5_000_000)
+    monkeypatch.setattr("calibre.data.formats.npz._array", None)  # nothing is unpacked
+    with pytest.raises(UserError, match=r"unpacks to 0\.0 GB, which this machine cannot hold"):
+        named(tmp_path / "x.npz")
+
+
+def test_other_arrays_of_the_file_are_not_read(tmp_path):
+    images = random_images(10, 4, 4, 1)
+    objects = np.array([{}, []], object)
+    np.savez(tmp_path / "x.npz", images=images, labels=[0, 1] * 5, notes=objects)
+    assert len(named(tmp_path / "x.npz").labels) == 10
+
+
 def test_npz_that_is_none(tmp_path):
     (tmp_path / "mine.npz").write_text("hello")
     with pytest.raises(UserError, match=r"mine\.npz cannot be read"):
@@ -766,9 +805,43 @@ def test_an_absent_data_set_says_where_we_looked_and_how_to_get_it(root, name):
         named(name)
 
 
-def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(UserError, match="did you mean 'cifar10'"):
-        named("cifar-10")
+def test_an_unknown_name_is_no_folder_before_it_is_anything_else():
+    said = r"'fashoin': there is no such folder or file, .*; did you mean 'fashion-mnist'"
+    with pytest.raises(UserError, match=said):
+        named("fashoin")
+
+
+@pytest.mark.parametrize("source", ["~nobody-here/x", "x" * 5000, "a\0b", "\udcff"])
+def test_names_that_no_file_can_have(source):
+    with pytest.raises(UserError, match="there is no such folder or file"):
+        named(source)
+
+
+def test_a_module_in_the_current_folder_can_be_named(tmp_path, monkeypatch):
+    """In a process of its own, whose path does not have that folder."""
+    (tmp_path / "my_images.py").write_text(
+        "import numpy as np\n"
+        "def make():\n"
+        "    images = np.arange(10, dtype=np.uint8)[:, None, None].repeat(4, 1).repeat(4, 2)\n"
+        "    return {'images': images, 'labels': [0, 1] * 5}\n"
+        "def fail():\n"
+        "    return 1 / 0\n"
+    )
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('not the library')\n")
+    program = (
+        "from calibre.data.sources import load\nfrom calibre.sections import DataSettings\n"
+        "print(len(load(DataSettings(source='my_images:make')).labels))\n"
+        "try:\n    load(DataSettings(source='my_images:fail'))\n"
+        "except ValueError as error:\n    print(error)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert not done.stderr
+    count, failure = done.stdout.splitlines()
+    assert count == "10"
+    assert failure == "data.source = 'my_images:fail' fails: ZeroDivisionError: division by zero"
 
 
 def test_a_file_of_another_kind(tmp_path):
@@ -793,6 +866,10 @@ def test_root_comes_before_the_environment_and_the_environment_before_the_cache(
     assert set(named("mnist").labels) == {1}
     monkeypatch.delenv("CALIBRE_DATA")
     assert set(named("mnist").labels) == {2}
+
+
+def test_the_registry_names_every_known_data_set():
+    assert set(DATA_SETS) == set(KNOWN)
 
 
 def test_describe_says_what_is_here(root):

@@ -164,7 +164,7 @@ BAD = {
     "unknown": ('name = "a"\nport = 3\n[data]\nsource = "images"', "unknown key 'port'"),
     "nameless": ('[data]\nsource = "images"', "name: field required"),
     "no data": ('name = "a"', "data: field required"),
-    "gone": ('name = "a"\n[data]\nsource = "nowhere"', "no such data set, file or folder"),
+    "gone": ('name = "a"\n[data]\nsource = "nowhere"', "there is no such folder or file"),
     "no toml": ("name = ", "is not a TOML file"),
 }
 

@@ -1,6 +1,9 @@
 """Commands about data sets: list, download, show."""
 
+import csv
 import json
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,12 +83,15 @@ def data_show(
     set_: Changes = None,
     data: OwnData = None,
     out: Annotated[Path, typer.Option(help="Picture, without suffix.")] = Path("federation"),
+    left_out: Annotated[
+        bool, typer.Option("--left-out", help="List every file that was left out, and why.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw who holds which classes, and save it as PNG and SVG."""
     from calibre import experiment as experiments
+    from calibre.data import sources
     from calibre.data.federation import build
-    from calibre.data.sources import load
     from calibre.report.figures.federation import draw
     from calibre.tables import gather
 
@@ -94,13 +100,36 @@ def data_show(
         if data
         else experiments.read(experiment, set_ or ())
     )
-    federation = build(load(settings.data), settings.federation, settings.seed)
-    pictures = draw(federation, out)
+    pool = sources.load(settings.data)
+    federation = build(pool, settings.federation, settings.seed)
+    files = sources.left_out(settings.data)
     if as_json:
-        print(json.dumps({**federation.datasheet, "hash": federation.hash}, indent=2))
+        draw(federation, out)
+        sheet = {**federation.datasheet, "hash": federation.hash}
+        listed = {"files_left_out": [{"file": name, "why": why} for name, why in files]}
+        print(json.dumps(sheet | (listed if left_out else {}), indent=2))
         return
+    if left_out:
+        _list_left_out(files, federation.datasheet["left_out"])
+        return
+    pictures = draw(federation, out)
     print(federation.datasheet["description"])
     for note in federation.datasheet["notes"]:
         print("-", note)
+    if files:
+        print(f"- files left out: {len(files):,}; --left-out lists all of them, and why")
     print("hash", federation.hash)
     print("drawn as", " and ".join(str(picture) for picture in pictures))
+
+
+def _list_left_out(files: Sequence[tuple[str, str]], clients: Mapping[str, str]) -> None:
+    """As a table that spreadsheets read: names may hold anything."""
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["what", "why"])
+    left = [*files, *((f"client {name}", f"has {why}") for name, why in clients.items())]
+    table.writerows([*map(_printable, row)] for row in left)
+
+
+def _printable(text: str) -> str:
+    """Without what would make a terminal do something."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -6,8 +6,10 @@ of every file; an entry whose files have other lengths counts as absent and is b
 """
 
 import csv
+import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -141,9 +143,12 @@ def left_out(folder: Path) -> list[tuple[str, str]]:
 
 def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
     """Decode ``draft`` into an entry and read it back from there."""
+    size = math.prod(draft.shape)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder.parent)
+        if size > shutil.disk_usage(folder.parent).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         unfinished = folder.parent / (UNFINISHED + uuid.uuid4().hex)
         try:
             unfinished.mkdir()
@@ -152,10 +157,9 @@ def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
-        size = int(np.prod(draft.shape)) / 1e6
         raise UserError(
             f"cannot keep the decoded images in {folder.parent}: {error.strerror}; set "
-            f"CALIBRE_CACHE to a folder with {size:,.0f} MB of room"
+            f"CALIBRE_CACHE to a folder with {size / 1e6:,.0f} MB of room"
         ) from error
     pool = read(folder)
     assert pool is not None, "an entry just written is whole"

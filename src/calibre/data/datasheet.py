@@ -65,8 +65,20 @@ def datasheet(
         "unused": unused,
         "left_out": dict(left_out),
         "source": dict(pool.report),
-        "notes": [*pool.report.get("notes", ()), *_notes(federation, left_out)],
+        "notes": [
+            *pool.report.get("notes", ()),
+            *_dealt_anew(pool, settings),
+            *_notes(federation, left_out),
+        ],
     }
+
+
+def _dealt_anew(pool: Pool, settings: FederationSettings) -> Iterator[str]:
+    if pool.owners is not None and settings.scheme != "natural":
+        yield (
+            f"{pool.name} says whose the images are, but federation.scheme = "
+            f'"{settings.scheme}" deals them out to clients that are made up'
+        )
 
 
 def _notes(federation: "Federation", left_out: Mapping[str, str]) -> Iterator[str]:

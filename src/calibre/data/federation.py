@@ -146,7 +146,9 @@ def load(folder: Path) -> Federation:
         )
     except FileNotFoundError:
         raise UserError(f"{path} is missing: there is no saved federation in {folder}") from None
-    except (safetensors.SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+    except (
+        safetensors.SafetensorError, OSError, ValueError, LookupError, TypeError, RecursionError,
+    ) as error:  # fmt: skip
         raise UserError(f"{path} is damaged ({error}): build the federation again") from None
     if federation.hash != expected:
         raise UserError(
@@ -157,7 +159,13 @@ def load(folder: Path) -> Federation:
 
 
 def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
-    """Share the pool's images out. The same arguments give the same federation, bit for bit."""
+    """Share the pool's images out. The same arguments give the same federation, bit for bit.
+
+    Owners keep what is theirs, unless the settings name another scheme.
+    """
+    if settings.scheme == "auto":
+        scheme = "dirichlet" if pool.owners is None else "natural"
+        settings = settings.model_copy(update={"scheme": scheme})
     names: tuple[str, ...] = ()
     left_out: dict[str, str] = {}
     if settings.scheme == "natural":

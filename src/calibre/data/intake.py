@@ -15,6 +15,7 @@ from calibre.errors import UserError
 
 UNREADABLE_AT_MOST = 0.1  # of all images; with more of them, something is wrong with the source
 LISTED = 1_000  # names that a datasheet lists of one kind; the cache has all of them
+MOST_SIDE = 4_096  # pixels of an image, as it is kept
 SAMPLE = 1_000  # headers that a survey reads
 
 SENTENCES = {
@@ -75,6 +76,12 @@ class Intake:
         self.notes = notes
         self.left_out = left_out  # before anything was decoded
         self.shape: Shape = survey.shape(size)
+        if max(self.shape) > MOST_SIDE:
+            height, width, _ = self.shape
+            raise UserError(
+                f"{name}: images of {width:,} x {height:,} pixels are too large to train on, "
+                f"{MOST_SIDE:,} is the most; bring them to a size such as --set data.size=64"
+            )
         self.problems: dict[int, str] = {}
         self.changes: Counter[str] = Counter()
         self.prints: list[npt.NDArray[np.void]] = []

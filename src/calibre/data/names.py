@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from calibre.data.pool import Pool
-from calibre.data.sources import left_out, locate, read, split
+from calibre.data.sources import left_out, locate, read_found, split
 from calibre.errors import UserError
 from calibre.sections import DataSettings
 
@@ -17,7 +17,7 @@ def names(settings: DataSettings, pool: Pool) -> list[str] | None:
     was left out of the pool is left out here by its name.
     """
     found = locate(settings)
-    raw = read(found)
+    raw = read_found(found)
     train, test = (raw.train, raw.test) if raw.test else split(found.name, raw.train, settings)
     listed = []
     for part in (train, test, *([raw.unlabelled] if raw.unlabelled else [])):

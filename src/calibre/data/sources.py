@@ -52,6 +52,11 @@ def load(settings: DataSettings, progress: cache.Progress | None = None) -> Pool
     return cache.read(entry) or cache.write(entry, _draft(found, settings), progress)
 
 
+def read(settings: DataSettings) -> Raw:
+    """What a source holds, checked; images are still to be decoded."""
+    return read_found(locate(settings))
+
+
 def left_out(settings: DataSettings) -> list[tuple[str, str]]:
     """Every file of a source that is not in its pool, and why; after :func:`load`."""
     return cache.left_out(_entry(locate(settings), settings))
@@ -180,14 +185,14 @@ def _returned(source: str) -> Found:
     return Found(name, Path(source), [], read, content.hexdigest())
 
 
-def read(found: Found) -> Raw:
+def read_found(found: Found) -> Raw:
     """What the source holds, checked."""
     try:
         raw = found.read()
     except OSError as error:  # no permission, a disk that fails
         raise UserError(f"{found.name} cannot be read: {error}") from error
-    for part in filter(None, (raw.train, raw.test)):
-        _check(found.name, part, raw.classes)
+    for part in filter(None, (raw.train, raw.test, raw.unlabelled)):
+        _check(found.name, part, raw.classes, labelled=part is not raw.unlabelled)
     if raw.unlabelled and (raw.unlabelled.owners is None) != (raw.train.owners is None):
         raise UserError(
             f"{found.name}: say of labelled and unlabelled images, or of neither, whose they are"
@@ -196,7 +201,7 @@ def read(found: Found) -> Raw:
 
 
 def _draft(found: Found, settings: DataSettings) -> cache.Draft:
-    raw = read(found)
+    raw = read_found(found)
     own = settings.source not in KNOWN
     train, test = (raw.train, raw.test) if raw.test else split(found.name, raw.train, settings)
     parts = [train, test] + ([raw.unlabelled] if raw.unlabelled else [])
@@ -222,12 +227,13 @@ def _draft(found: Found, settings: DataSettings) -> cache.Draft:
 def facts(settings: DataSettings) -> Facts:
     """What a source says of itself, from names, tables and headers: nothing is decoded."""
     found = locate(settings)
-    raw = read(found)
+    raw = read_found(found)
     parts = [part for part in (raw.train, raw.test, raw.unlabelled) if part is not None]
     owners, names = _owners([part for part in (raw.train, raw.test) if part is not None])
     labels = raw.train.labels
     rows = np.zeros_like(labels) if owners is None else owners[: len(labels)]
-    cells = np.bincount(rows * len(raw.classes) + labels, minlength=len(names) * len(raw.classes))
+    room = max(1, len(names)) * len(raw.classes)
+    cells = np.bincount(rows * len(raw.classes) + labels, minlength=room)
     survey = survey_of(found.name, parts, settings.size)
     if settings.size:
         survey = Survey(Counter({(settings.size, settings.size): 1}), survey.colour)
@@ -245,13 +251,15 @@ def facts(settings: DataSettings) -> Facts:
     )
 
 
-def _check(name: str, part: Part, classes: tuple[str, ...]) -> None:
+def _check(name: str, part: Part, classes: tuple[str, ...], labelled: bool) -> None:
     labels = part.labels
+    if isinstance(part.images, np.ndarray) and 0 in part.images.shape[1:]:
+        raise UserError(f"{name} has images without a pixel: their shape is {part.images.shape}")
     if len(part.images) != len(labels):
         raise UserError(f"{name} has {len(part.images):,} images but {len(labels):,} labels")
     if part.owners is not None and len(part.owners) != len(labels):
         raise UserError(f"{name} has {len(labels):,} images but {len(part.owners):,} clients")
-    if len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
+    if labelled and len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
         raise UserError(
             f"{name} has labels from {labels.min()} to {labels.max()}, but {len(classes)} classes: "
             f"labels must go from 0 to {len(classes) - 1}"

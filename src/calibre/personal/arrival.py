@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calibre.data.formats import EncodedImage, Part, Raw
 from calibre.data.formats.decoders import decode
-from calibre.data.sources import locate
+from calibre.data.sources import read
 from calibre.errors import UserError
 from calibre.personal.pictures import as_encoded
 from calibre.sections import DataSettings
@@ -72,7 +72,7 @@ def _read(place: Path) -> Raw:
     if not place.exists():
         raise UserError(f"--data {place}: no such folder; give one sub-folder per class")
     try:
-        return locate(DataSettings(source=str(place))).read()
+        return read(DataSettings(source=str(place)))
     except OSError as error:
         raise UserError(f"{place} cannot be read: {error}") from None
 

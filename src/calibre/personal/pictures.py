@@ -11,7 +11,7 @@ from PIL import Image
 from calibre.data.formats import EncodedImage
 from calibre.errors import UserError
 
-Array = np.ndarray[Any, np.dtype[np.uint8]]
+Array = np.ndarray[Any, np.dtype[np.uint8 | np.uint16]]
 Picture = str | Path | bytes | Image.Image | Array
 
 
@@ -39,18 +39,25 @@ def as_encoded(picture: Picture, number: int) -> EncodedImage:
             f"{name} is a {type(picture).__name__}: give a file, bytes, a Pillow image or an array"
         )
     wrapped = io.BytesIO()
-    picture.save(wrapped, "TIFF")  # of all lossless formats, the one that knows every mode
+    try:
+        picture.save(wrapped, "TIFF")  # of all lossless formats, the one that knows most modes
+    except Exception as error:  # of what is read only now, or of a mode that no file has
+        raise UserError(
+            f"{name} is a Pillow image of mode {picture.mode} that cannot be used: {error}; "
+            "convert it to L or RGB"
+        ) from None
     return EncodedImage(name, wrapped.getvalue())
 
 
 def _from_array(pixels: Array, name: str) -> Image.Image:
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.size == 0:
-        raise UserError(
-            f"{name} is an array of {pixels.dtype} {list(pixels.shape)}: "
-            "give uint8 values, [height, width] or [height, width, channels]"
-        )
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[..., 0]
+    deep = pixels.dtype == np.uint16 and pixels.ndim == 2  # as a scanner gives them
+    if not (pixels.dtype == np.uint8 or deep) or pixels.ndim not in (2, 3) or pixels.size == 0:
+        raise UserError(
+            f"{name} is an array of {pixels.dtype} {list(pixels.shape)}: give uint8 values, "
+            "[height, width] or [height, width, channels]; or uint16, [height, width]"
+        )
     if pixels.ndim == 3 and pixels.shape[2] not in CHANNELS:
         raise UserError(f"{name} has {pixels.shape[2]} channels: give 1, 3 or 4")
     return Image.fromarray(np.ascontiguousarray(pixels))

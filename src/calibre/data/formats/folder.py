@@ -80,7 +80,7 @@ def survey(place: Path) -> Listing:
             raise UserError(f"the folder {_shown(path)} cannot be read: {error.strerror}") from None
         seen.add(folders)
         for entry in entries:
-            if entry.is_dir():
+            if os.path.isdir(entry.path):  # unlike the entry's own word, it takes any link
                 waiting.append(((*folders, entry.name), entry.path, above | {here}))
             elif entry.name.lower().endswith(SUFFIXES) or _is_nameless_dicom(entry):
                 _check_name(entry.path)
@@ -206,7 +206,11 @@ def _shown(path: str) -> str:
 def _is_nameless_dicom(entry: "os.DirEntry[str]") -> bool:
     """Scanners call files IM000017 or 1.2.840.113619.2: no suffix, or a number."""
     suffix = os.path.splitext(entry.name)[1]
-    if (suffix and not suffix[1:].isdecimal()) or entry.name == "DICOMDIR" or not entry.is_file():
+    if (
+        (suffix and not suffix[1:].isdecimal())
+        or entry.name == "DICOMDIR"
+        or not os.path.isfile(entry.path)
+    ):
         return False
     try:
         with open(entry.path, "rb") as file:

@@ -5,6 +5,7 @@ Only the header is read; pixels come when they are asked for.
 """
 
 import io
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Protocol
@@ -25,6 +26,7 @@ from calibre.data.formats import EncodedImage, Pixels, Shape, UnreadableError, d
 from calibre.data.formats.rendering import Picture
 from calibre.files import open_regular
 
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what matters, we tell ourselves
 # imported, so that Pillow finds them without loading all that it has
 KINDS = tuple(
     plugin.format
@@ -68,9 +70,7 @@ def opened(image: EncodedImage) -> Iterator[Opened]:
                 if wide * high > MOST_PIXELS:
                     raise Image.DecompressionBombError
                 if picture.mode == "F":
-                    raise UnreadableError(
-                        "has floating-point numbers as pixels; save it with 8 bits"
-                    )
+                    raise UnreadableError("has floating-point pixels; save it with 8 bits")
                 yield Picture(picture)
     except UnreadableError:
         raise
