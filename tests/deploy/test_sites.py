@@ -135,7 +135,7 @@ def test_nothing_but_the_shared_tensors_and_counts_leaves_a_site(place):
     assert words == {
         "query": {"is", "version", "site", "share"},
         "train": {"is", "samples", "numbers", "keeps", "report", "began", "seconds"},
-        "evaluate": {"is", "scores", "missing", "problem"},
+        "evaluate": {"is", "scores", "missing", "problem", "curves"},
     }
 
 
@@ -164,7 +164,7 @@ BAD = {
     "unknown": ('name = "a"\nport = 3\n[data]\nsource = "images"', "unknown key 'port'"),
     "nameless": ('[data]\nsource = "images"', "name: field required"),
     "no data": ('name = "a"', "data: field required"),
-    "gone": ('name = "a"\n[data]\nsource = "nowhere"', "no such data set, file or folder"),
+    "gone": ('name = "a"\n[data]\nsource = "nowhere"', "there is no such folder or file"),
     "no toml": ("name = ", "is not a TOML file"),
 }
 
