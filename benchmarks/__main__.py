@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import augmentation, flower, heads, importing, rounds, serving, startup
+from calibre.cores import usable_cores
 from calibre.registry import OBJECTIVES
 
 LATEST = Path(__file__).parent / "latest.json"
@@ -68,7 +68,7 @@ def _keep(results: list[dict[str, Any]]) -> None:
 
 
 def _machine() -> str:
-    return f"{platform.machine()}, {os.cpu_count()} cores"
+    return f"{platform.machine()}, {usable_cores()} cores"
 
 
 def _met(result: dict[str, Any]) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from calibre.cores import usable_cores
+
 IMAGES = 10_000
 SIDE, SIZE = 160, 64  # pixels of the photographs, and what they are brought to
 CLASSES, CLIENTS = 10, 4
@@ -53,7 +55,7 @@ print(json.dumps(dict(first=first, again=again, peak=peak)))
 
 def measure(images: int = IMAGES, repeats: int = REPEATS) -> dict[str, Any]:
     """Images per second of the whole import, of those that bare loops on all cores decode."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    cores = usable_cores()
     bare, imports = [], []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -9,7 +9,6 @@ share the machine's cores. ONNX Runtime stands beside for one image and for a ba
 
 import io
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ import onnxruntime
 import torch
 from PIL import Image
 
+from calibre.cores import usable_cores
 from calibre.data.augment import Normalization
 from calibre.data.formats import Pixels
 from calibre.local.features import encode
@@ -89,7 +89,7 @@ def measure(repeats: int = REPEATS) -> list[dict[str, Any]]:
                 crowd.append(1000 * statistics.median(many))
     settings = {
         "encoder": f"cnn, width 32, {SIZE} x {SIZE}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        "cores": usable_cores(),
         "callers": CALLERS,
         "median ms of one among many": round(statistics.median(crowd), 2),
         **_bare(bundle, images),

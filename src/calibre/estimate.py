@@ -21,6 +21,7 @@ from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.experiment import Experiment
 from calibre.local.features import encode
+from calibre.wording import duration
 
 TRIAL_IMAGES = 128
 
@@ -130,10 +131,3 @@ def _fastest(work: Any) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def duration(seconds: float) -> str:
-    """In words: seconds, minutes or hours, whichever reads best."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from calibre.engine.events import Event
 from calibre.errors import printable
-from calibre.report.figures.accuracies import FLOORS
+from calibre.report.floors import title_of
 
 
 class LiveView:
@@ -130,7 +130,7 @@ def result_table(metrics: Mapping[str, Any]) -> Table:
             continue
         table.add_row(f"[dim]{metrics[group]['clients']} clients {title}[/]")
         rows = {metrics["method"]: metrics[group]}
-        rows |= {FLOORS[floor][0]: figures[group] for floor, figures in metrics["floors"].items()}
+        rows |= {title_of(floor): figures[group] for floor, figures in metrics["floors"].items()}
         for i, (name, figures) in enumerate(rows.items()):
             cells = [f"{figures[key] * scale:.{digits}f}" for key, _, scale, digits in COLUMNS]
             cells.insert(1, _range(figures.get("interval")))

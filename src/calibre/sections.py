@@ -6,7 +6,7 @@ The defaults are the demonstration: handwritten digits, few labels, about a minu
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,6 +16,8 @@ from calibre.settings import Importable, Settings
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+# methods without a federation that a run may be compared with
+FloorName = Literal["majority", "pixels", "untrained", "local"]
 
 
 class DataSettings(Settings):
@@ -166,9 +168,7 @@ class PersonalSettings(Settings):
     lr: Annotated[float, Field(gt=0)] = 0.05
     batch: Positive = 32
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    floors: tuple[Literal["majority", "pixels", "untrained", "local"], ...] = (
-        "majority", "pixels", "untrained", "local",
-    )  # fmt: skip
+    floors: tuple[FloorName, ...] = get_args(FloorName)  # methods to compare with
 
 
 class PrivacySettings(Settings):

@@ -30,7 +30,7 @@ def test_compare_prints_markdown_where_there_is_no_terminal(folders):
     table, tests, notes = result.output.split("\n\n")
     assert table.startswith("| clients | method | mean % |")
     assert "| 8 trained | FedAvg |" in table
-    assert "| trained | FedAvg | Calibre (SimCLR) |" in tests
+    assert "| trained | FedAvg | Calibre (SimCLR) with labels |" in tests
     assert "Holm" in notes
 
 

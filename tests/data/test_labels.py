@@ -240,9 +240,8 @@ def test_a_labelled_test_image_is_one(tmp_path):
 
 
 def test_a_newcomer_and_a_site_take_it_too(tmp_path):
-    from calibre.personal.arrival import read_images
-
     from calibre.deploy.site import SiteSettings, own_data
+    from calibre.personal.arrival import read_images
 
     for i in range(12):
         put(tmp_path / f"x/{i:02}.png", i)

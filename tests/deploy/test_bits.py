@@ -35,7 +35,7 @@ def gathered(folder):
 ALL = sorted({target: name for name, target in reversed(METHODS.items())}.values())
 
 
-@pytest.mark.parametrize("method", [name for name in ALL if name != "untrained"])
+@pytest.mark.parametrize("method", ALL)
 def test_every_method_gives_the_same_bits_on_a_grid(tiny, tmp_path, method):
     floors = 'personal.floors=["untrained", "local"]' if method == "calibre" else "seed=0"
     experiment = tiny(f"method.name={method}", floors, "training.rounds=2", "engine.sites=3")

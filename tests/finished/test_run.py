@@ -14,7 +14,6 @@ from calibre.experiment import read
 from calibre.finished import run
 from calibre.finished.run import FinishedRun
 from calibre.methods.apfl import APFL, Mixture
-from calibre.methods.untrained import Untrained
 from calibre.models.network import Problem, build_classifier
 from calibre.personal.bundle import load
 from calibre.personal.model import as_classifier
@@ -61,8 +60,6 @@ def test_every_methods_bundle_answers_as_its_run_scored(tiny, tmp_path, name):
 
 
 def _experiment(tiny, name):
-    if name == "untrained":  # it has no settings to make small
-        return tiny(*QUICK).model_copy(update={"method": Untrained()})
     small = ["method.objective.hidden=8", "method.objective.projection=4"]
     return tiny(f"method.name={name}", *QUICK, *(small if name in ("fedema", "fedu") else []))
 

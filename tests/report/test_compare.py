@@ -4,6 +4,8 @@ from calibre.report.compare import compare
 from calibre.report.inference import holm, signed_rank
 from tests.report.in_memory import method, run
 
+OURS = "Calibre (SimCLR) with labels"
+
 A0, A1 = [0.9, 0.8, 0.7, 0.9], [0.8, 0.9, 0.9, 0.7]
 B0, B1 = [0.6, 0.8, 0.6, 0.8], [0.7, 0.6, 0.9, 0.6]
 C0, C1 = [0.5, 0.4, 0.6, 0.3], [0.4, 0.4, 0.5, 0.5]
@@ -24,7 +26,7 @@ def test_pairs_are_clients_of_a_seed_and_the_best_is_tested_against_the_rest():
     tests = compare(three_methods()).tests
     trained = [test for test in tests if test.group == "train"]
     assert [(t.one, t.other) for t in trained] == [
-        ("Calibre (SimCLR)", "FedAvg"), ("Calibre (SimCLR)", "FedRep"),
+        (OURS, "FedAvg"), (OURS, "FedRep"),
     ]  # fmt: skip
     against_b = [a - b for a, b in zip(A0 + A1, B0 + B1, strict=True)]
     against_c = [a - c for a, c in zip(A0 + A1, C0 + C1, strict=True)]
@@ -42,7 +44,7 @@ def test_pairs_are_clients_of_a_seed_and_the_best_is_tested_against_the_rest():
 def test_novel_clients_are_tested_apart_against_their_own_best():
     novel = [test for test in compare(three_methods()).tests if test.group == "novel"]
     assert {test.one for test in novel} == {"FedAvg"}
-    assert [test.other for test in novel] == ["FedRep", "Calibre (SimCLR)"]
+    assert [test.other for test in novel] == ["FedRep", OURS]
     assert {test.pairs for test in novel} == {4}
 
 
@@ -62,7 +64,7 @@ def test_one_method_has_nothing_to_be_tested_against():
 
 def test_the_notes_say_how_it_was_done():
     notes = " ".join(compare(three_methods()).notes)
-    for words in ("2 seeds", "95%", "Student's t over seeds", "Wilcoxon", "exact", "Holm",
+    for words in ("2 seeds", "95 %", "Student's t over seeds", "Wilcoxon", "exact", "Holm",
                   "2 tests of a group", "one client of one seed"):  # fmt: skip
         assert words in notes
     single = " ".join(compare([run(A0), run(B0, [], method("fedavg"))]).notes)
@@ -77,8 +79,8 @@ def test_the_notes_say_what_went_wrong_and_what_is_not_equal():
         run(C0, [], method("local"), "training.rounds=5", "network.width=8"),
     ]
     notes = compare(runs).notes
-    assert "Calibre (SimCLR), seed 0: 2 client updates failed" in notes
-    assert "Calibre (SimCLR), seed 0: the encoder has collapsed" in notes
+    assert f"{OURS}, seed 0: 2 client updates failed" in notes
+    assert f"{OURS}, seed 0: the encoder has collapsed" in notes
     assert "all else is not equal: the runs differ in network.width, training.rounds" in notes
     assert not any("not equal" in note for note in compare(three_methods()).notes)
 

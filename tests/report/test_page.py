@@ -22,6 +22,8 @@ from calibre.report.page import figures, render, story, write_page
 from calibre.report.runs import read, read_all
 from tests.report.made_run import make_run
 
+OURS = "Calibre (SimCLR) with labels"
+
 HOSTILE = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a'\"&<!--")
 
 
@@ -244,7 +246,7 @@ def test_a_page_of_several_runs_compares_them(tmp_path: Path) -> None:
         trained = [c.accuracy for c in run.clients if not c.novel]
         assert f"{100 * np.mean(trained):.2f}" in rows
     assert "Wilcoxon" in rows
-    assert [shown["method"] for shown in page.data["runs"]] == ["Calibre (SimCLR)", "FedRep"]
+    assert [shown["method"] for shown in page.data["runs"]] == [OURS, "FedRep"]
 
 
 def test_unlike_federations_are_shown_but_not_compared(tmp_path: Path) -> None:

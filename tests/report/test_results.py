@@ -24,7 +24,7 @@ def parts(network, *names):
         ("fedavg", ("encoder", "head"), ("encoder", "head")),
         ("fedrep", ("encoder",), ("encoder",)),
         ("lg-fedavg", ("head",), ("head",)),
-        ("calibre", ("encoder", "projector"), ("encoder", "projector")),
+        ("pfl-ssl", ("encoder", "projector"), ("encoder", "projector")),
         ("local", (), ()),
         ("untrained", (), ()),
     ],

@@ -6,6 +6,8 @@ from calibre.errors import UserError
 from calibre.report.rows import arrange
 from tests.report.in_memory import method, run
 
+OURS = "Calibre (SimCLR) with labels"
+
 WORSE, BETTER = [0.5, 0.6, 0.7], [0.6, 0.8, 0.9]
 
 
@@ -17,7 +19,7 @@ def test_seeds_of_a_method_are_one_row_in_their_order_and_the_best_comes_first()
         run(BETTER, [], "engine.workers=1", "name=other", seed=0),  # where it ran does not matter
     ]
     rows = arrange(runs)
-    assert [row.label for row in rows] == ["Calibre (SimCLR)", "FedAvg"]
+    assert [row.label for row in rows] == [OURS, "FedAvg"]
     assert [[entry.run.seed for entry in row.entries] for row in rows] == [[0, 1], [0, 1]]
 
 
@@ -25,8 +27,8 @@ def test_the_same_method_with_unlike_settings_is_two_rows_that_say_so():
     runs = [run(BETTER), run(WORSE, [], "method.prototypes.alpha_p=0.1", "network.width=8")]
     labels = [row.label for row in arrange(runs)]
     assert labels == [
-        "Calibre (SimCLR), prototypes.alpha_p=0.3, network.width=32",
-        "Calibre (SimCLR), prototypes.alpha_p=0.1, network.width=8",
+        f"{OURS}, prototypes.alpha_p=0.3, network.width=32",
+        f"{OURS}, prototypes.alpha_p=0.1, network.width=8",
     ]
 
 
@@ -58,14 +60,14 @@ FLOORS = {"untrained": [0.1, 0.2, 0.3], "local": [0.4, 0.5, 0.6]}
 def test_floors_are_methods_and_one_with_a_run_of_its_own_is_that_run():
     with_floors = run(BETTER, floors=FLOORS)
     rows = arrange([with_floors])
-    assert [row.label for row in rows] == ["Calibre (SimCLR)", "local only", "untrained encoder"]
+    assert [row.label for row in rows] == [OURS, "local only", "untrained encoder"]
     assert rows[1].estimate("train", "mean").value == pytest.approx(0.5)
     assert rows[1].cost("seconds") is None
-    assert [row.label for row in arrange([with_floors], floors=False)] == ["Calibre (SimCLR)"]
+    assert [row.label for row in arrange([with_floors], floors=False)] == [OURS]
     # the local run has other rounds, which it does not use
     local = run([0.4, 0.5, 0.6], [], method("local"), "training.rounds=5")
     rows = arrange([with_floors, local])
-    assert [row.label for row in rows] == ["Calibre (SimCLR)", "local only", "untrained encoder"]
+    assert [row.label for row in rows] == [OURS, "local only", "untrained encoder"]
     assert rows[1].cost("seconds") == 10
     other = run([0.4, 0.5, 0.5], [], method("local"))
     labels = [row.label for row in arrange([with_floors, other])]
@@ -74,7 +76,7 @@ def test_floors_are_methods_and_one_with_a_run_of_its_own_is_that_run():
 
 def test_a_floor_that_not_every_seed_has_is_left_out():
     rows = arrange([run(BETTER, seed=0, floors=FLOORS), run(BETTER, seed=1)])
-    assert [row.label for row in rows] == ["Calibre (SimCLR)"]
+    assert [row.label for row in rows] == [OURS]
 
 
 def test_unlike_federations_are_refused_with_the_reason():

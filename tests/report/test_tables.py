@@ -8,6 +8,8 @@ from calibre.report import tables
 from calibre.report.compare import compare
 from tests.report.in_memory import method, run
 
+OURS = "Calibre (SimCLR) with labels"
+
 FLOORS = {"local": [0.3, 0.4, 0.5, 0.2]}
 
 
@@ -33,8 +35,8 @@ def test_markdown_has_a_line_for_every_method_and_group(comparison):
     assert header == tables.HEADER
     assert set(rule) == {"---", "---:"}
     assert [line[:2] for line in lines] == [
-        ["3 trained", "Calibre (SimCLR)"], ["3 trained", "FedAvg"], ["3 trained", "local only"],
-        ["1 novel", "Calibre (SimCLR)"], ["1 novel", "FedAvg"], ["1 novel", "local only"],
+        ["3 trained", OURS], ["3 trained", "FedAvg"], ["3 trained", "local only"],
+        ["1 novel", OURS], ["1 novel", "FedAvg"], ["1 novel", "local only"],
     ]  # fmt: skip
     # means .7 and .9: ± 12.706 × .1; worst of three is the worst tenth, and the least
     assert lines[0][2:] == [

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibre.cli.common import errors
+from calibre.wording import percent, rate
 
 if TYPE_CHECKING:
     from calibre.personal.bundle import Bundle, Prediction
@@ -76,15 +77,11 @@ def show_card(card: "Card", folder: Path) -> None:
     if card.outside.limit is not None:
         console.print(
             f"none of your classes: beyond a distance of {card.outside.limit:.2f}, as at most "
-            f"{100 * card.outside.rate:g} % of your own images are"
+            f"{rate(card.outside.rate)} of your own images are"
         )
     for text in card.warnings:
         console.print(f"[yellow]warning:[/] {escape(text)}")
     console.print(f"bundle:  {folder}  (more in card.md)", markup=False)
-
-
-def percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def certainty(probability: float | None) -> str:

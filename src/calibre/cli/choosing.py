@@ -54,7 +54,8 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
             ),
         )
     if tell:
-        from calibre.estimate import duration, seconds
+        from calibre.estimate import seconds
+        from calibre.wording import duration
 
         sheet = federation.build(pool, experiment.federation, experiment.seed).datasheet
         errors.print(sheet["description"], markup=False, highlight=False)

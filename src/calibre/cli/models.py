@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibre.cli.answers import percent, print_csv, print_table, show_card
+from calibre.cli.answers import print_csv, print_table, show_card
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, errors
 from calibre.cli.listening import (
     Certificate,
@@ -27,6 +27,7 @@ from calibre.cli.listening import (
     answer_until_stopped,
 )
 from calibre.errors import UserError
+from calibre.wording import percent, span
 
 if TYPE_CHECKING:
     from calibre.personal.bundle import Bundle, Existing, Prediction
@@ -83,7 +84,7 @@ def bundle(
         table.add_row(
             escape(card.client),
             percent(found.value if found else None),
-            f"{100 * found.low:.0f} – {100 * found.high:.0f} %" if found else "–",
+            span(found.low, found.high, 0) if found else "–",
             f"{percent(calibration.error_before)} → {percent(calibration.error_after)}",
             f"{card.outside.limit:.2f}" if card.outside.limit is not None else "–",
             folder.name,

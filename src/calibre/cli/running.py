@@ -1,7 +1,6 @@
 """Commands that train: run, resume, suite."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,6 +14,7 @@ from rich.markup import escape
 from calibre.cli.choosing import OwnData, for_data
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.cli.evidence import show
+from calibre.cores import usable_cores
 from calibre.errors import UserError
 
 TensorBoard = Annotated[
@@ -83,7 +83,7 @@ def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
     if isinstance(engine, dict) and engine.get("runtime", "embedded") != "embedded":
         count = 0  # Flower starts its own
     if count is None:
-        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        count = usable_cores()
     workers = [Worker() for _ in range(min(count, 64) if isinstance(count, int) else 0)]
     try:
         yield workers

@@ -12,6 +12,7 @@ from calibre.data.copies import Copies, find_copies
 from calibre.data.formats import Part, Pixels, Shape, dicom, images, pick, rendering
 from calibre.data.formats.decoders import block_size, decode
 from calibre.errors import UserError
+from calibre.wording import percent
 
 UNREADABLE_AT_MOST = 0.1  # of all images; with more of them, something is wrong with the source
 LISTED = 1_000  # names that a datasheet lists of one kind; the cache has all of them
@@ -141,7 +142,7 @@ class Intake:
             raise UserError(
                 f"{self._names([first])[0]} {self.problems[first]}. With it, "
                 f"{len(self.problems):,} of {len(self):,} images cannot be read, more than "
-                f"{UNREADABLE_AT_MOST:.0%}: too many to leave out"
+                f"{percent(UNREADABLE_AT_MOST, 0)}: too many to leave out"
             )
 
     def _copies(self) -> Copies:

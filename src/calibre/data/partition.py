@@ -13,6 +13,7 @@ import numpy as np
 
 from calibre.data.parts import Floats, Ints, Labels, Mask, Parts
 from calibre.errors import UserError
+from calibre.wording import percent
 
 Table = TypeVar("Table", Ints, Floats)
 Streams = Callable[[int], np.random.Generator]  # a client's own generator
@@ -144,8 +145,9 @@ def follow(
         fewer = room.shape[1] * int(room.sum(0).min()) // int(np.count_nonzero(train[client]))
         raise _infeasible(
             f"client {client} cannot have {f'{wanted} test images' if wanted else 'a test image'} "
-            f"in the proportions of its training images: {due[client, scarce]:.0%} of those are of "
-            f"class '{names[scarce]}', of which there are {room[client, scarce]} to test it on",
+            f"in the proportions of its training images: {percent(due[client, scarce], 0)} of "
+            f"those are of class '{names[scarce]}', of which there are {room[client, scarce]} to "
+            "test it on",
             (limit[client] > 0, f"federation.test_samples up to {limit[client]}"),
             (room_is_shared and fewer > 0, f"at most {fewer} clients (novel ones included)"),
             (room_is_shared, _independent(samples=1)),

@@ -1,10 +1,10 @@
 """``--engine flower-sim``: an experiment on Flower's simulation runtime, which runs on Ray."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from calibre.cores import usable_cores
 from calibre.deploy import launch
 from calibre.engine.events import Emit
 from calibre.errors import UserError
@@ -23,7 +23,7 @@ def simulate(experiment: Experiment, folder: Path, emit: Emit) -> dict[str, Any]
     work = folder / "flower"
     home = work / "home"
     work.mkdir(parents=True, exist_ok=True)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     nodes = experiment.engine.sites or cores
     engine = experiment.engine.model_copy(update={"runtime": "flower-sim", "sites": nodes})
     experiment = experiment.model_copy(update={"engine": engine})

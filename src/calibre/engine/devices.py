@@ -1,8 +1,8 @@
 """Which workers to start, and on what."""
 
-import os
 from dataclasses import dataclass
 
+from calibre.cores import usable_cores
 from calibre.errors import UserError
 from calibre.sections import EngineSettings
 
@@ -20,9 +20,7 @@ class Machine:
         import torch
 
         return Machine(
-            cores=len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1,
+            cores=usable_cores(),
             gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0,
             mps=torch.backends.mps.is_available(),
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from calibre.engine.events import Emit, Event
 from calibre.errors import UserError
+from calibre.report.metrics import MEASURES
 
 CLOCKS = ("began",)  # of a client's report, no curve
 
@@ -74,6 +75,6 @@ def _of_results(event: Mapping[str, Any]) -> dict[str, float]:
     return {
         f"accuracy of {kind} clients/{measure}": value
         for group, kind in (("train", "trained"), ("novel", "novel"))
-        for measure, value in event[group].items()
-        if measure != "clients" and value is not None
+        for measure in MEASURES
+        if (value := event[group][measure]) is not None
     }

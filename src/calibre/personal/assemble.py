@@ -32,6 +32,8 @@ from calibre.personal.parts import spec_of
 from calibre.personal.predictor import Predictor
 from calibre.personal.trust import calibration_error, fit_temperature, surprise, wilson
 from calibre.sections import NetworkSettings
+from calibre.wording import rate as in_words
+from calibre.wording import span
 
 RATE = 0.05  # of own images that may be refused as strangers
 FEWEST_TO_FIT = 10  # held-out images, below which a temperature is left at 1
@@ -223,12 +225,12 @@ def _warnings(making: Making, accuracy: Accuracy | None) -> list[str]:
         found.append("too few images to estimate the accuracy")
     elif accuracy.high - accuracy.low > WIDEST:
         found.append(
-            f"the accuracy may be anything from {100 * accuracy.low:.0f} to "
-            f"{100 * accuracy.high:.0f} %: {accuracy.images} images are too few to say more"
+            f"the accuracy may be anything from {span(accuracy.low, accuracy.high, 0)}: "
+            f"{accuracy.images} images are too few to say more"
         )
     if 0 < len(making.held_out.distances) < 1 / making.rate - 1:
         found.append(
             f"{len(making.held_out.distances)} held-out images are too few to refuse "
-            f"{100 * making.rate:g} % of own images: the farthest of them sets the limit"
+            f"{in_words(making.rate)} of own images: the farthest of them sets the limit"
         )
     return found

@@ -14,6 +14,7 @@ from calibre.data.augment import Normalization
 from calibre.personal.parts import PartSpec, in_words
 from calibre.sections import Fraction, NetworkSettings
 from calibre.settings import Settings
+from calibre.wording import percent, span
 
 Side = Annotated[int, Field(ge=1, le=8192)]
 Number = Annotated[int, Field(ge=0)]
@@ -130,15 +131,11 @@ class Card(Settings):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-
 def accuracy_in_words(found: Accuracy | None) -> str:
     """``87.5 % of 56 test images (95 % interval 76.4 to 93.8 %)``."""
     if found is None:
         return "unknown: no image could be set aside to measure it"
-    interval = f"95 % interval {100 * found.low:.1f} to {100 * found.high:.1f} %"
+    interval = f"95 % interval {span(found.low, found.high)}"
     how = found.how if found.how == "test images" else "images, by cross-validation"
     return f"{percent(found.value)} of {found.images} {how} ({interval})"
 

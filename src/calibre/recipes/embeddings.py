@@ -17,6 +17,7 @@ from calibre.report.figures.style import save
 from calibre.report.figures.tsne import View, tsne, views
 from calibre.report.representations import Clusters
 from calibre.report.runs import Run
+from calibre.wording import percent
 
 MEASURES = {"silhouette": "silhouette", "nmi": "NMI", "neighbours": "k-NN accuracy"}
 SIX = (
@@ -74,7 +75,7 @@ class Embedding:
         each = []
         for run, client in product(runs, clients):
             score = run.clients[client].accuracy
-            label = f"{run.label}, client {client} ({score:.0%})"
+            label = f"{run.label}, client {client} ({percent(score, 0)})"
             each.append(replace(encode_clients(run, [client]), label=label))
         return views(each, ["class"])
 

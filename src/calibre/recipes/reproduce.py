@@ -7,7 +7,7 @@ from calibre import suite
 from calibre.data.sources import locate
 from calibre.engine.events import Emit
 from calibre.errors import UserError
-from calibre.estimate import duration, seconds
+from calibre.estimate import seconds
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.recipes.recipe import Recipe
@@ -15,6 +15,7 @@ from calibre.recipes.settings import Scale
 from calibre.report.runs import read_all
 from calibre.run_folder import RunFolder
 from calibre.settings import nearest
+from calibre.wording import duration
 
 
 def announcement(recipe: Recipe, experiments: Sequence[Experiment], out: Path) -> str:

@@ -22,6 +22,7 @@ from calibre.report.rows import (
 )
 from calibre.report.runs import Run
 from calibre.report.tables import Comparison, PairedTest
+from calibre.wording import percent
 
 
 def compare(runs: Sequence[Run], floors: bool = True, all_pairs: bool = False) -> Comparison:
@@ -72,13 +73,14 @@ def _test(group: Group, one: Row, other: Row) -> PairedTest:
 
 def _how(comparison: Comparison, tests: Sequence[PairedTest], all_pairs: bool) -> list[str]:
     """How the figures were made."""
-    seeds = comparison.seeds
+    seeds, sure = comparison.seeds, percent(CONFIDENCE, 0)
     if len(seeds) > 1:
-        of = f"the mean over {len(seeds)} seeds, ± half its {CONFIDENCE:.0%} interval (Student's t "
-        notes = [of + "over seeds)"]
+        notes = [
+            f"the mean over {len(seeds)} seeds, ± half its {sure} interval (Student's t over seeds)"
+        ]
     else:
         notes = [
-            f"one seed: ± is half the {CONFIDENCE:.0%} interval of the mean over its clients "
+            f"one seed: ± is half the {sure} interval of the mean over its clients "
             "(Student's t), and says nothing of how seeds vary"
         ]
     notes.append(

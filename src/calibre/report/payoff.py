@@ -4,15 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibre.methods.method import Method
+from calibre.report.floors import FLOORS
 from calibre.sections import PersonalSettings
 
 NOISE = 0.01  # a smaller difference of mean accuracies is not worth a word
-TITLES = {
-    "majority": "always answering a client's most frequent class",
-    "pixels": "a linear classifier on each client's own pixels",
-    "untrained": "an encoder that was never trained",
-    "local": "training alone",
-}
 
 
 def warnings(
@@ -38,6 +33,6 @@ def warnings(
     if not (method.supervised or method.met_labels(trained=True)):
         tries.append("method.labels.weight=1, so that labels take part in training")
     return [
-        f"Training together has not paid off: on average {TITLES[best]} is better by "
+        f"Training together has not paid off: on average {FLOORS[best].phrase} is better by "
         f"{100 * gap:.1f} points. Try {'; or '.join(tries)}."
     ]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 from calibre.errors import UserError
-from calibre.experiment import Experiment, method_named
-from calibre.methods.method import Method
+from calibre.experiment import Experiment
+from calibre.report.floors import title_of
 from calibre.report.inference import half_interval
 from calibre.report.metrics import summary
 from calibre.report.runs import Run
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        return self.run.label if self.floor is None else _floor(self.floor).label
+        return self.run.label if self.floor is None else title_of(self.floor)
 
     def scores(self) -> list[float]:
         """The accuracy of every client, in their order."""
@@ -147,10 +147,6 @@ def differing(identities: Iterable[Identity]) -> list[str]:
 
 def _key(experiment: Experiment) -> str:
     return json.dumps(identity_of(experiment), sort_keys=True)
-
-
-def _floor(name: str) -> Method:
-    return method_named(name)
 
 
 def floor_identity(run: Run, name: str) -> Identity:

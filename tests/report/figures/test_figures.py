@@ -141,7 +141,7 @@ def test_curves_need_no_common_federation_but_rounds(tmp_path):
     unlike = [
         make_run(tmp_path / str(n), n, 0, changes=[f"federation.clients={n}"]) for n in (4, 5)
     ]
-    assert {"Calibre (SimCLR), federation.clients=4"} < words(
+    assert {"Calibre (SimCLR) with labels, federation.clients=4"} < words(
         figures.compose("curves", read_all(unlike))
     )
     still = make_run(tmp_path / "still", 4, 0, rounds=0)

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
+from calibre.cores import usable_cores
 from calibre.data.formats import EncodedImage, Shape, turns
 from calibre.data.formats.images import PRINT, Block, decode_block
 from calibre.errors import UserError
@@ -45,10 +46,10 @@ def decode(images: Iterable[EncodedImage], shape: Shape) -> Iterator[Block]:
         if seconds >= WORTH_PROCESSES and len(first) > 1:
             break
     blocks = chain(first, blocks)
-    if _cores() < 2 or len(first) < 2 or seconds < WORTH_PROCESSES:
+    if usable_cores() < 2 or len(first) < 2 or seconds < WORTH_PROCESSES:
         yield from (decode_block(block, shape) for block in blocks)
     else:
-        yield from _decode_in_processes(blocks, shape, _cores())
+        yield from _decode_in_processes(blocks, shape, usable_cores())
 
 
 def block_size(shape: Shape) -> int:
@@ -173,11 +174,6 @@ def _bytes(image: EncodedImage) -> int:
         return os.stat(image.content).st_size
     except (OSError, ValueError):  # why, the decoder finds out
         return 0
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _serve(connection: Connection) -> None:

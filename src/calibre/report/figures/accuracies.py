@@ -6,17 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from calibre.report.figures.style import save
+from calibre.report.figures.style import in_percent, save
+from calibre.report.floors import FLOORS, title_of
 from calibre.report.metrics import ClientResult, summary
+from calibre.wording import percent
 
-# Unlike in lightness and in shape, not only in hue: told apart in print and by every eye.
 PERSONAL = "#00508f"
-FLOORS = {  # as tables call them, and how they are drawn
-    "local": ("local only", "s", "#f0a860"),
-    "pixels": ("own pixels", "D", "#c05a8c"),
-    "untrained": ("untrained encoder", "^", "#b4b4b4"),
-    "majority": ("majority class", "v", "#787878"),
-}
 NAMED = 30  # up to so many clients the axis says who is who
 LINKED = 200  # up to so many a line ties a client's markers together
 NARROWEST = 0.2  # share of all clients below which a panel gets no narrower: its heading needs room
@@ -46,7 +41,7 @@ def compose(rows: Sequence[ClientResult], title: str) -> Any:
         _describe(panel, group, named=len(rows) <= NAMED)
     lowest = min(min([row.accuracy, *row.floors.values()]) for row in rows)
     panels[0].set_ylim(np.floor(lowest * 10) / 10 - 0.02, 1.02)
-    panels[0].yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    in_percent(panels[0].yaxis)
     panels[0].set_ylabel("accuracy on its own test set", fontsize=9)
     figure.suptitle(title, fontsize=10, parse_math=False)  # a data set may be called "$5"
     _explain(figure, panels[0])
@@ -67,7 +62,8 @@ def _draw_clients(panel: Any, group: list[ClientResult], crowd: int) -> None:
         panel.vlines(rank, scores.min(1), scores.max(1), color="0.8", lw=0.8, zorder=1)
     panel.scatter(rank, scores[:, 0], color=PERSONAL, label="personal model", zorder=4, **style)
     for name, floor in zip(group[0].floors, scores.T[1:], strict=True):
-        label, marker, colour = FLOORS[name]
+        _, marker, colour = FLOORS[name]
+        label = title_of(name)
         panel.scatter(rank, floor, marker=marker, color=colour, label=label, zorder=2, **style)
 
 
@@ -80,11 +76,11 @@ def _describe(panel: Any, group: list[ClientResult], named: bool) -> None:
     panel.axhline(mean, color=PERSONAL, lw=1, ls=(0, (4, 2)), zorder=3, label="mean")
     panel.axvspan(left, -(-clients // 10) + 0.5, color="0.92", lw=0, zorder=0, label="worst tenth")
     panel.text(
-        1.01, mean, f"{mean:.1%}", color=PERSONAL, fontsize=8, va="center",
+        1.01, mean, percent(mean), color=PERSONAL, fontsize=8, va="center",
         transform=panel.get_yaxis_transform(),
     )  # fmt: skip
     kind = "novel" if group[0].novel else "training"
-    heading = f"{clients:,} {kind} client{'s' * (clients > 1)}\nworst tenth {worst:.1%}"
+    heading = f"{clients:,} {kind} client{'s' * (clients > 1)}\nworst tenth {percent(worst)}"
     panel.set_title(heading, fontsize=9, loc="left")
     panel.set_xlabel("clients, worst to best", fontsize=8)
     panel.set_xlim(left, right)

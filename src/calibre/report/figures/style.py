@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibre.files import write_atomic
+from calibre.wording import percent
 
 WIDTH = 7.2  # inches: the text width of a two-column paper, so that points are points in print
 SMALL, TEXT = 7, 8  # points; nothing is smaller
@@ -52,7 +53,7 @@ def tidy(panel: Any) -> None:
 
 
 def in_percent(axis: Any) -> None:
-    axis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.set_major_formatter(lambda value, _: percent(value, 0))
 
 
 def legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:

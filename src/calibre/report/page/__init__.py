@@ -15,7 +15,7 @@ from calibre.data.federation import load as load_federation
 from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.report.compare import compare
-from calibre.report.figures.accuracies import FLOORS
+from calibre.report.floors import title_of
 from calibre.report.metrics import summary
 from calibre.report.page import figures, story
 from calibre.report.rows import GROUPS, Estimate
@@ -86,6 +86,7 @@ def _section(run: Run, label: str) -> dict[str, Any]:
         "data": {
             "name": f"{label}, seed {run.seed}",
             "method": label,
+            "floors": {name: title_of(name) for name in run.clients[0].floors},
             "clients": figures.client_columns(run),
             "curves": figures.curves(run.rounds),
             "heat": heat,
@@ -100,7 +101,7 @@ def _figures(run: Run) -> list[dict[str, Any]]:
         clients = [client for client in run.clients if client.novel == novel]
         scores = {run.label: [client.accuracy for client in clients]}
         for floor in clients[0].floors if clients else ():
-            scores[FLOORS[floor][0]] = [client.floors[floor] for client in clients]
+            scores[title_of(floor)] = [client.floors[floor] for client in clients]
         rows += [
             {"group": group, "model": model, "own": model == run.label, **summary(values)}
             for model, values in scores.items()

@@ -1,10 +1,17 @@
 /* The charts of the page: what the plots show of clients, rounds and runs. */
 
-const MODELS = [
-  ["accuracy", "personal model", "accuracy %", "circle", "--personal"],
-  ["local", "local only", "local only %", "square", "--local"],
-  ["untrained", "untrained encoder", "untrained %", "triangle", "--untrained"],
-].map(([key, name, title, shape, paint]) => ({ key, name, title, shape, paint }));
+/* How models are drawn: a client's own, and the floors, whose names come with the run. */
+const LOOKS = {
+  accuracy: { title: "accuracy %", shape: "circle", paint: "--personal" },
+  local: { shape: "square", paint: "--local" },
+  pixels: { shape: "diamond", paint: "--pixels" },
+  untrained: { shape: "triangle", paint: "--untrained" },
+  majority: { shape: "wedge", paint: "--majority" },
+};
+function modelsOf(run) {
+  const named = Object.entries({ accuracy: "personal model", ...run.floors });
+  return named.map(([key, name]) => ({ key, name, title: `${name} %`, ...LOOKS[key] }));
+}
 const wholePercent = (value) => `${Math.round(100 * value)} %`;
 const accuracyAxis = (low) => ({ min: low, max: 1.02, format: wholePercent });
 const lowest = (lists) => Math.max(-0.02, Math.floor(rangeOf(lists, 0)[0] * 10) / 10 - 0.02);

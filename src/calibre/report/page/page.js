@@ -68,7 +68,7 @@ function clientsOf(host, c, models) {
 function showRun(section, run) {
   const part = (selector) => section.querySelector(selector);
   const c = run.clients;
-  const models = MODELS.filter(({ key }) => c[key]);
+  const models = modelsOf(run);
   const table = clientsOf(part(".clients"), c, models);
   const ofClient = {
     client: ([, i]) => i,

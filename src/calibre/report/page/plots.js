@@ -81,6 +81,12 @@ const SHAPES = {
     pen.lineTo(x - r, y + r * 0.8);
     pen.closePath();
   },
+  wedge(pen, x, y, r) {
+    pen.moveTo(x, y + r * 1.1);
+    pen.lineTo(x + r, y - r * 0.8);
+    pen.lineTo(x - r, y - r * 0.8);
+    pen.closePath();
+  },
   diamond(pen, x, y, r) {
     pen.moveTo(x, y - r * 1.3);
     pen.lineTo(x + r * 1.1, y);

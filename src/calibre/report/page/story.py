@@ -4,6 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from calibre import wording
+from calibre.report.floors import FLOORS
 from calibre.report.metrics import ClientResult, summary
 from calibre.report.runs import Run
 
@@ -12,7 +14,8 @@ FEW = 20  # test images below which an accuracy is coarse
 
 
 def percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+    """On one line of the page, whatever its width."""
+    return wording.percent(share).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def verdict(clients: Sequence[ClientResult]) -> list[str]:
@@ -89,15 +92,12 @@ def _failures(run: Run) -> list[str]:
 
 def _left_behind(clients: Sequence[ClientResult]) -> list[str]:
     said = []
-    for floor, what in (
-        ("local", "with local training alone than with the federation's model"),
-        ("untrained", "on an untrained encoder than on the one that was trained"),
-    ):
+    for floor, (phrase, *_) in FLOORS.items():
         behind = [c for c in better_off_alone(clients, floor) if beyond_chance(c, floor)]
         if behind:
             said.append(
-                f"{_clients(len(behind))} {_do(len(behind))} better {what}, by more than test sets "
-                f"of this size can explain by chance: {_named(behind, floor)}."
+                f"For {_clients(len(behind))} {phrase} does better than the federation's model, by "
+                f"more than test sets of this size can explain by chance: {_named(behind, floor)}."
             )
     guessing = [c for c in clients if c.classes > 1 and c.accuracy < 1 / c.classes]
     if guessing:
