@@ -20,6 +20,10 @@ LACKING = {  # of a machine, not of a file's content: who puts it right can simp
     errno.EPERM: "permission is missing",
     errno.EMFILE: "too many files are open (ulimit -n says how many may be)",
     errno.ENFILE: "too many files are open on this machine",
+    errno.EIO: "the disk does not answer",
+    errno.ENAMETOOLONG: "the name is too long for this file system",
+    errno.EISDIR: "there is a folder where a file belongs",
+    errno.ENOTDIR: "there is a file where a folder belongs",
 }
 
 
@@ -27,8 +31,8 @@ def lacking(error: BaseException) -> str | None:
     """What this machine lacks, and where, if that is what an error tells of."""
     if not isinstance(error, OSError) or error.errno not in LACKING:
         return None
-    where = f": {error.filename}" if error.filename else ""
-    return LACKING[error.errno] + where
+    place = error.filename2 or error.filename
+    return LACKING[error.errno] + (f": {place}" if place else "")
 
 
 @contextmanager

@@ -66,6 +66,25 @@ def test_outcomes_come_in_the_order_of_the_jobs_and_are_the_same_from_any_crew(t
     assert equal(alone[0].tensors, alone[5].tensors)  # the same client, the same bits
 
 
+def test_outcomes_that_nobody_waited_for_are_not_taken_for_others(tiny, tmp_path):
+    """Whoever stops listening early leaves workers busy: their replies come during what follows."""
+    experiment = tiny("method.name=fedavg")
+    folder = RunFolder(tmp_path)
+    home = host(experiment, tmp_path)
+    folder.open(experiment)
+    keep(home.federation, experiment, folder)
+    crew = Processes(tmp_path, ["cpu", "cpu"], [])
+    jobs = [Job(kind="update", clients=(client,), kept=(0,)) for client in range(5)]
+    try:
+        next(crew.run(home.initial_state(), jobs))
+        personal = [Job(kind="personalize", clients=(client,), kept=(0,)) for client in range(4)]
+        outcomes = [*crew.run(home.initial_state(), personal)]
+    finally:
+        crew.close()
+        folder.close()
+    assert [type(outcome.reply) for outcome in outcomes] == [Personalised] * 4
+
+
 def test_a_worker_that_cannot_start_ends_the_run_in_words(tiny, tmp_path):
     with pytest.raises(UserError, match=r"a worker could not start: its worker ended with code 1"):
         next(Processes(tmp_path, ["cpu"], []).run(host(tiny(), tmp_path).initial_state(), [JOB]))

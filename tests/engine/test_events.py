@@ -6,7 +6,7 @@ def test_later_rounds_of_an_earlier_attempt_are_dropped(tmp_path):
     emit = events.to_file(file, up_to_round=0)
     emit({"event": "start"})
     for round_ in (1, 2, 3):
-        emit({"event": "round", "round": round_})
+        emit({"event": "round", "round": round_, "seconds": 1.0, "clients": {}})
     emit({"event": "progress"})  # only for the screen
     emit({"event": "end"})
     with open(file, "a") as handle:

@@ -2,8 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol, get_args
@@ -78,6 +79,7 @@ class Processes:
         self.folder = folder
         self.devices = devices
         self.patience = Patience(deadline)
+        self.busy: dict[int, Busy] = {}  # by worker
         ready = deque(prepared)
         self.workers = [ready.popleft() if ready else Worker() for _ in devices]
         for spare in ready:
@@ -87,36 +89,40 @@ class Processes:
 
     def run(self, state: ServerState, jobs: Sequence[Job]) -> Iterator[Outcome]:
         block = pack(prefixed(state.groups))
-        busy: dict[int, Busy] = {}  # by worker
+        # what an earlier caller left unfinished ends some time, and then counts for nobody
+        self.busy = {i: replace(old, index=None) for i, old in self.busy.items()}
         done: dict[int, Outcome] = {}
         ahead = 2 * len(self.workers)  # outcomes waiting for an earlier one: memory stays bounded
         again: list[int] = []  # jobs whose worker hung
         sent = yielded = 0
         while yielded < len(jobs):
             for i, worker in enumerate(self.workers):
-                if not worker.ready or i in busy:
+                if not worker.ready or i in self.busy:
                     continue
                 if again:
-                    busy[i] = Busy(again.pop(0), second=True)
+                    index, second = again.pop(0), True
                 elif sent < min(len(jobs), yielded + ahead):
-                    busy[i] = Busy(sent)
+                    index, second = sent, False
                     sent += 1
                 else:
                     continue
-                self._send(worker, state, block, jobs[busy[i].index])
-            for i in self._readable(busy, jobs):
-                outcome = self._read(i, jobs[busy[i].index] if i in busy else None)
+                self.busy[i] = Busy(jobs[index], index, second)
+                self._send(worker, state, block, jobs[index])
+            for i in self._readable():
+                outcome = self._read(i, self.busy[i].job if i in self.busy else None)
                 if outcome is not None:
-                    ended = busy.pop(i)
-                    done[ended.index] = outcome
-                    self.patience.learn(outcome.job, ended.seconds)
-            for i in self._hanging(busy, jobs):
-                if (late := busy.pop(i, None)) is None:
+                    ended = self.busy.pop(i)
+                    self.patience.learn(ended.job, ended.seconds)
+                    if ended.index is not None:
+                        done[ended.index] = outcome
+            for i in self._hanging():
+                late = self.busy.pop(i, None)
+                if late is None:
                     raise UserError(f"a worker did not start within {START_SECONDS:g} s")
                 self._replace(i)
-                if late.second:
-                    done[late.index] = Outcome(jobs[late.index], self.patience.failure(late))
-                else:
+                if late.index is not None and late.second:
+                    done[late.index] = Outcome(late.job, self.patience.failure(late))
+                elif late.index is not None:
                     again.append(late.index)
             while yielded in done:
                 yield done.pop(yielded)
@@ -126,31 +132,32 @@ class Processes:
         with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
             say(worker.connection, Setup(folder=self.folder.resolve(), device=device))
 
-    def _readable(self, busy: Mapping[int, "Busy"], jobs: Sequence[Job]) -> list[int]:
+    def _readable(self) -> list[int]:
         """Workers that have something to say, or none once one of them should have spoken."""
         connections = {id(worker.connection): i for i, worker in enumerate(self.workers)}
         left = [
-            self._limit(i, busy, jobs) - self._waited(i, busy)
+            self._limit(i) - self._waited(i)
             for i, worker in enumerate(self.workers)
-            if i in busy or not worker.ready
+            if i in self.busy or not worker.ready
         ]
         timeout = max(0.0, min(left, default=0.0))
         ready = wait([worker.connection for worker in self.workers], timeout)
         return [connections[id(connection)] for connection in ready]
 
-    def _hanging(self, busy: Mapping[int, "Busy"], jobs: Sequence[Job]) -> list[int]:
+    def _hanging(self) -> list[int]:
         return [
             i
             for i, worker in enumerate(self.workers)
-            if (i in busy or not worker.ready)
-            and (worker.stuck or self._waited(i, busy) > self._limit(i, busy, jobs))
+            if (i in self.busy or not worker.ready)
+            and (worker.stuck or self._waited(i) > self._limit(i))
         ]
 
-    def _limit(self, i: int, busy: Mapping[int, "Busy"], jobs: Sequence[Job]) -> float:
-        return self.patience.limit(jobs[busy[i].index]) if i in busy else START_SECONDS
+    def _limit(self, i: int) -> float:
+        return self.patience.limit(self.busy[i].job) if i in self.busy else START_SECONDS
 
-    def _waited(self, i: int, busy: Mapping[int, "Busy"]) -> float:
-        return busy[i].seconds if i in busy else time.monotonic() - self.workers[i].started
+    def _waited(self, i: int) -> float:
+        since = self.busy[i].since if i in self.busy else self.workers[i].started
+        return time.monotonic() - since
 
     def _send(self, worker: Worker, state: ServerState, block: bytes, job: Job) -> None:
         worker.wait_at_most(self.patience.limit(job))

@@ -13,9 +13,10 @@ TIMES = 20.0  # the slowest so far
 
 @dataclass(frozen=True)
 class Busy:
-    """A worker's job, by its index, since it was sent."""
+    """A worker's job since it was sent."""
 
-    index: int
+    job: Job
+    index: int | None  # among those that are asked for; None: nobody waits for its outcome
     second: bool = False  # the first attempt hung
     since: float = field(default_factory=time.monotonic)
 
