@@ -117,7 +117,7 @@ def main() -> None:
             try:
                 work(superlink, Path(certificates), Path(key), json.loads(config), *(app or [APP]))
             except RefusedError:
-                said = "the coordinator does not take this site's key (nor with a wrong clock)"
+                said = "the coordinator does not take this site's key, or the clock here is wrong"
             except httpx.HTTPStatusError as problem:
                 said = f"the coordinator does not let this site in yet: {problem.response.text}"
             log.warning("%s; asking again in %g s", said[:2000], AGAIN_SECONDS)
