@@ -248,7 +248,7 @@ def test_a_newcomer_and_a_site_take_it_too(tmp_path):
     rows = [(f"{i:02}.png", "cat" if i % 2 else "dog", TIME) for i in range(10)]
     labels_file.write(tmp_path / "x/labels.csv", rows)
     arrived = read_images(tmp_path / "x", (4, 4, 1))
-    assert (arrived.classes, len(arrived.train.labels), arrived.unlabelled) == (
+    assert (arrived.classes, len(arrived.train.labels), len(arrived.unlabelled)) == (
         ("cat", "dog"),
         10,
         2,
