@@ -253,7 +253,7 @@ def test_a_run_that_is_opened_is_drawn(
 def test_a_series_can_be_hidden(browser: Any, runs: dict[str, list[Run]], tmp_path: Path) -> None:
     visit(browser, runs["few"], tmp_path)
     button = browser.find_element("css selector", ".rank-legend button:nth-child(2)")
-    assert (button.text, button.get_attribute("aria-pressed")) == ("local only", "true")
+    assert (button.text, button.get_attribute("aria-pressed")) == ("untrained encoder", "true")
     before = painted(browser)[0]
     button.click()
     assert button.get_attribute("aria-pressed") == "false"

@@ -64,12 +64,12 @@ def test_mean_and_worst_tenth_stand_where_they_are_said_to_be() -> None:
     mean = np.mean([row.accuracy for row in rows])
     (line,) = [line for line in panel.lines if line.get_label() == "mean"]
     assert line.get_ydata() == pytest.approx([mean, mean])
-    assert [text.get_text() for text in panel.texts] == [f"{mean:.1%}"]
+    assert [text.get_text() for text in panel.texts] == [f"{100 * mean:.1f} %"]
     (shade,) = panel.patches
     assert shade.get_x() == panel.get_xlim()[0]
     assert shade.get_x() + shade.get_width() == pytest.approx(3.5)  # clients 1 to 3 of 25
     worst = np.sort([row.accuracy for row in rows])[:3].mean()
-    assert panel.get_title(loc="left") == f"25 training clients\nworst tenth {worst:.1%}"
+    assert panel.get_title(loc="left") == f"25 training clients\nworst tenth {100 * worst:.1f} %"
 
 
 def test_panels_are_as_wide_as_they_have_clients() -> None:
