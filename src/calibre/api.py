@@ -41,7 +41,7 @@ def run(
     ... )
     >>> run = calibre.run(experiment, "runs/first")
     >>> run.label, len(run.clients), run.metrics["train"]["clients"]
-    ('Calibre (SimCLR)', 6, 4)
+    ('Calibre (SimCLR) with labels', 6, 4)
     >>> 0 <= run.metrics["train"]["worst_tenth"] <= run.metrics["train"]["mean"] <= 1
     True
     """
@@ -67,8 +67,8 @@ def run_suite(
     >>> import calibre
     >>> experiment = calibre.read_run("runs/first").experiment
     >>> runs = calibre.run_suite(["calibre/simclr", "fedrep"], experiment, seeds=2)
-    >>> [(run.label, run.seed) for run in runs]
-    [('Calibre (SimCLR)', 0), ('Calibre (SimCLR)', 1), ('FedRep', 0), ('FedRep', 1)]
+    >>> [(run.experiment.method.title, run.seed) for run in runs]
+    [('Calibre', 0), ('Calibre', 1), ('FedRep', 0), ('FedRep', 1)]
     """
     from calibre import suite
 
@@ -102,8 +102,8 @@ def compare(runs: Sequence[Run], floors: bool = True, all_pairs: bool = False) -
 
     >>> import calibre
     >>> comparison = calibre.compare([calibre.read_run("runs/first")])
-    >>> sorted(row.label for row in comparison.rows)
-    ['Calibre (SimCLR)', 'local only', 'untrained encoder']
+    >>> sorted(row.label for row in comparison.rows if "Calibre" not in row.label)
+    ['local only', 'majority class', 'own pixels', 'untrained encoder']
     >>> comparison.rows[0].estimate("train", "mean").value >= 0
     True
     """

@@ -139,8 +139,9 @@ def test_the_estimate_its_interval_and_its_growth_are_shown(browser, folder):
             progress(browser, f"{count} labelled")
         says(browser, "estimate", "12 labels")
         assert "100.0 % right (95 % interval 75.8 % to 100.0 %)" in text(browser, "estimate")
-        line = browser.find_element("css selector", "#growth polyline")  # flat, where all are right
-        assert len(line.get_attribute("points").split()) >= 2
+        assert browser.find_element("css selector", "#growth polygon").is_displayed()
+        line = browser.find_element("css selector", "#growth polyline").get_attribute("points")
+        assert len(line.split()) >= 2
         shown = browser.find_elements("css selector", "#counts dd")
         assert sum(int(each.text) for each in shown) == 12
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import calibre
 from calibre.errors import UserError
-from calibre.personal.bundle import load
+from calibre.personal.bundle import BundleThereError, load
 from tests.personal.made_bundle import COLOURS, SIZE, STRANGER, images, make_bundle, square
 
 
@@ -246,3 +246,23 @@ def test_calibre_load_is_light_to_import(bundle):
     assert calibre.load(bundle).classes == tuple(COLOURS)
     code = "import sys, calibre; sys.exit('torch' in sys.modules or not callable(calibre.load))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_older_bundle_is_kept_refused_for_or_replaced(tmp_path):
+    one, other = make_bundle(client="one"), make_bundle(client="other")
+    one.save(tmp_path / "b", "refuse")
+    with pytest.raises(BundleThereError, match="already"):
+        other.save(tmp_path / "b", "refuse")
+    assert load(tmp_path / "b").card.client == "one"
+    other.save(tmp_path / "b", "keep")
+    assert load(tmp_path / "b").card.client == "other"
+    assert load(tmp_path / "b-old-1").card.client == "one"
+    one.save(tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "b-old-1"]
+
+
+def test_a_first_bundle_and_an_empty_folder_leave_nothing_older(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        make_bundle().save(tmp_path / name, "keep")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new"]
