@@ -108,7 +108,7 @@ def test_from_a_folder_of_images_to_answers(
     monkeypatch.chdir(tmp_path)
     export(source(request), classes)
 
-    assert "4 trained" in run("run")
+    assert "4 clients that trained" in run("run")
     metrics = json.loads(Path("run/metrics.json").read_text())
     assert metrics["train"]["mean"] > 0.5  # a third by chance
     sheet = json.loads(Path("run/federation.json").read_text())
