@@ -80,7 +80,7 @@ def test_the_first_state_does_not_depend_on_what_was_trained_before(tiny, tmp_pa
         ("not a number", "'head.bias' holds NaN"),
         ("shape", r"'head.bias' is torch.float32 [3], expected torch.float32 [10]"),
         ("samples", "it trained on 1000000000 images, but holds"),
-        ("report", "report.loss"),
+        ("report", "its update cannot be sent: report.loss: Input should be a finite number"),
     ],
 )
 def test_a_failing_client_is_named_and_left_out(tiny, tmp_path, fault, cause):
@@ -144,6 +144,16 @@ def test_a_number_that_was_not_declared_so_is_refused(tiny, tmp_path, monkeypatc
     rounds.run(tiny(own, "training.clients_per_round=5", "training.rounds=1"), tmp_path)
     (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
     assert (failure["client"], failure["cause"]) == (1, f"its update was refused: {cause}")
+
+
+def test_a_number_without_bounds_cannot_even_be_sent(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Told, "tells", {"mood": math.inf})
+    own = f"method.name={Told.__module__}:Told"
+    rounds.run(tiny(own, "training.clients_per_round=5", "training.rounds=1"), tmp_path)
+    (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
+    assert failure["client"] == 1
+    assert "its update cannot be sent: numbers.mood: Input should be a finite" in failure["cause"]
+    assert "\n" not in failure["cause"]
 
 
 def test_an_unknown_divergence_counts_as_the_median_of_the_others(tiny, tmp_path, monkeypatch):
