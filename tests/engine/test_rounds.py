@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import math
 import re
 import shutil
 from typing import ClassVar
@@ -13,11 +14,13 @@ from calibre.engine import events, rounds
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.experiment import read
+from calibre.methods.calibre import Calibre
 from calibre.methods.fedavg import FedAvg
 from calibre.methods.method import Number
+from calibre.tensors import read_file
 from tests.conftest import TINY
 from tests.engine.faulty import run_faulty
-from tests.methods.helpers import equal, host, results
+from tests.methods.helpers import close, equal, host, results
 
 
 def test_novel_clients_never_train_and_all_methods_choose_the_same(tiny, tmp_path):
@@ -77,7 +80,7 @@ def test_the_first_state_does_not_depend_on_what_was_trained_before(tiny, tmp_pa
         ("not a number", "'head.bias' holds NaN"),
         ("shape", r"'head.bias' is torch.float32 [3], expected torch.float32 [10]"),
         ("samples", "it trained on 1000000000 images, but holds"),
-        ("report", "report.loss"),
+        ("report", "its update cannot be sent: report.loss: Input should be a finite number"),
     ],
 )
 def test_a_failing_client_is_named_and_left_out(tiny, tmp_path, fault, cause):
@@ -141,6 +144,35 @@ def test_a_number_that_was_not_declared_so_is_refused(tiny, tmp_path, monkeypatc
     rounds.run(tiny(own, "training.clients_per_round=5", "training.rounds=1"), tmp_path)
     (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
     assert (failure["client"], failure["cause"]) == (1, f"its update was refused: {cause}")
+
+
+def test_a_number_without_bounds_cannot_even_be_sent(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(Told, "tells", {"mood": math.inf})
+    own = f"method.name={Told.__module__}:Told"
+    rounds.run(tiny(own, "training.clients_per_round=5", "training.rounds=1"), tmp_path)
+    (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
+    assert failure["client"] == 1
+    assert "its update cannot be sent: numbers.mood: Input should be a finite" in failure["cause"]
+    assert "\n" not in failure["cause"]
+
+
+def test_an_unknown_divergence_counts_as_the_median_of_the_others(tiny, tmp_path, monkeypatch):
+    """Over the whole way of an update: NaN is no JSON, and travels as something not known."""
+    rates = {0: 0.5, 2: 0.2, 3: 1.0, 4: 0.9}
+    monkeypatch.setattr(Calibre, "_divergence", lambda method, site: rates[site.client])
+    models = {}
+    for told in (math.nan, 0.7, 0.2):
+        rates[1] = told
+        folder = tmp_path / str(told)
+        rounds.run(tiny("training.clients_per_round=5", "training.rounds=1"), folder)
+        log = events.read(folder / "events.jsonl")
+        assert not [event for event in log if event["event"] == "failure"]
+        (trained,) = [event["clients"] for event in log if event["event"] == "round"]
+        assert trained["1"].get("divergence", math.nan) == pytest.approx(told, nan_ok=True)
+        models[told] = read_file(folder / "model.safetensors")
+    unknown, median, other = models.values()
+    assert close(unknown, median)
+    assert not close(unknown, other)
 
 
 STATEFUL = ("method.exchange=encoder", "training.clients_per_round=5")  # every client keeps heads

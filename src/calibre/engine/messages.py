@@ -57,10 +57,13 @@ class Updated(Settings):
     @staticmethod
     def of(update: Update, began: float, seconds: float) -> "Updated":
         numbers = {n: None if math.isnan(value) else value for n, value in update.numbers.items()}
-        return Updated(
-            samples=update.samples, numbers=numbers, keeps=update.personal is not None,
-            report=update.report, began=began, seconds=seconds,
-        )  # fmt: skip
+        try:
+            return Updated(
+                samples=update.samples, numbers=numbers, keeps=update.personal is not None,
+                report=update.report, began=began, seconds=seconds,
+            )  # fmt: skip
+        except ValidationError as error:
+            raise ValueError(f"its update cannot be sent: {_first_of(error)}") from None
 
     def update(self, client: int, tensors: Tensors) -> Update:
         numbers = {n: math.nan if value is None else value for n, value in self.numbers.items()}
@@ -142,9 +145,14 @@ def read(text: object, *kinds: type[Record]) -> Record:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])[:200]
-        raise ValueError(f"{where}: {first['msg'][:200]}") from None
+        raise ValueError(_first_of(error)) from None
+
+
+def _first_of(error: ValidationError) -> str:
+    """What is wrong with a record, in one line."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])[:200]
+    return f"{where}: {first['msg'][:200]}"
 
 
 def _depth(text: str) -> int:
