@@ -1,6 +1,7 @@
 """A site's connection, against the coordinator's real application in this process."""
 
 import asyncio
+import threading
 
 import httpx
 import pytest
@@ -89,3 +90,21 @@ def test_other_answers_are_for_a_person_and_an_ended_run_is_one_of_them_less(lin
 def test_a_site_that_is_there_already_is_not_let_in_twice(link):
     with site(link), pytest.raises(httpx.HTTPStatusError, match="412"), site(link):
         pass
+
+
+def test_a_site_says_that_it_is_there_until_it_leaves_also_past_a_broken_network(link, monkeypatch):
+    beats, two = [], threading.Event()
+
+    def heard(request):
+        beats.append(request.node.node_id)
+        if len(beats) >= 2:
+            two.set()
+        raise httpx.ConnectError("no route")
+
+    monkeypatch.setattr(fleet, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(fleet.FleetHttpClient, "SendNodeHeartbeat", lambda _, asked: heard(asked))
+    with site(link) as anna:
+        assert two.wait(60)
+    anna.beating.join(60)
+    assert not anna.beating.is_alive()
+    assert set(beats) == {anna.node.node_id}

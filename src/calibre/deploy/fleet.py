@@ -73,7 +73,8 @@ class Fleet:
             public_key=self.key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
         )
         self.node = Node(node_id=self._call(self.client.ActivateNode, request).node_id)
-        threading.Thread(target=self._beat, daemon=True).start()
+        self.beating = threading.Thread(target=self._beat, daemon=True)
+        self.beating.start()
         return self
 
     def __exit__(self, *_: object) -> None:
