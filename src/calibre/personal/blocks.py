@@ -80,8 +80,12 @@ def blocks(
         many = max(1, ELEMENTS // (tasks * n * K))
         for start in range(0, len(members), many):
             group = members[start : start + many]
-            theirs = [samples[i] for i in group], [priors[i] for i in group]
-            yield _block(group, *theirs, [held[i] for i in group])
+            yield _block(
+                group,
+                [samples[i] for i in group],
+                [priors[i] for i in group],
+                [held[i] for i in group],
+            )
 
 
 def _block(

@@ -9,8 +9,8 @@ An iteration is Newton's method in a plane, spanned by the preconditioned gradie
 before: the two directions of conjugate gradients, with the exact curvature, which takes no matrix
 product because logits are linear in A. The preconditioner is the Hessian's diagonal, simplified to
 a factor of the class times a factor of the coordinate. It works best where the coordinates are the
-samples' principal axes, because there the Hessian is nearly diagonal. Tasks for which that is not
-enough go on with the Hessian's blocks.
+samples' principal axes, where the Hessian is nearly diagonal. Tasks that need more go on with the
+Hessian's blocks.
 
 Shapes: B clients, M tasks of each, T = B M, n samples, r coordinates, K classes.
 """
@@ -98,11 +98,11 @@ class _Point(NamedTuple):
     objective: Tensor  # [B, M]
 
     @staticmethod
-    def at(tasks: Tasks, ridge: Tensor, place: Tensor, logits: Tensor) -> "_Point":
+    def at(tasks: Tasks, penalty: Tensor, place: Tensor, logits: Tensor) -> "_Point":
         chances = logits.log_softmax(2)
         surprise = -chances.gather(2, tasks.labels).where(tasks.trained > 0, 0).sum((2, 3))
         chances = chances.exp_().mul_(tasks.trained)
-        return _Point(place, logits, chances, surprise + ridge / 2 * _size(place))
+        return _Point(place, logits, chances, surprise + _dot(penalty * place, place) / 2)
 
     def only(self, clients: Tensor) -> "_Point":
         return _Point(*(tensor[clients] for tensor in self))
@@ -122,7 +122,7 @@ def _descend(
     rows = torch.arange(len(start), device=start.device)
     penalty = ridge[..., None, None].repeat(1, 1, 1, start.shape[3])  # [B, M, 1, r]
     penalty[..., -1] = 0
-    point = _Point.at(tasks, ridge, start, tasks.logits(start))
+    point = _Point.at(tasks, penalty, start, tasks.logits(start))
     steps, changes = (t.new_zeros(2, *t.shape) for t in (start, point.logits))
     moving = torch.ones_like(ridge, dtype=torch.bool)
     for _ in range(iterations):
@@ -151,7 +151,7 @@ def _descend(
         step = torch.bmm(share, _flat(steps)).view_as(point.place)
         change = torch.bmm(share, _flat(changes)).view_as(point.logits)
         slope = torch.bmm(share, slopes).view_as(ridge)
-        length, point = _walk(tasks, ridge, point, step, change, slope, moving)
+        length, point = _walk(tasks, penalty, point, step, change, slope, moving)
         steps[1], changes[1] = step * length, change * length
         moving &= length.flatten(1) > 0
     found[rows] = point.place
@@ -221,7 +221,7 @@ def _newton(curvature: Tensor, slopes: Tensor) -> Tensor:
 
 def _walk(
     tasks: Tasks,
-    ridge: Tensor,
+    penalty: Tensor,
     point: _Point,
     step: Tensor,
     change: Tensor,
@@ -235,21 +235,19 @@ def _walk(
     """
     allowed = point.objective + (1 + point.objective) * (1e3 * torch.finfo(step.dtype).eps)
     rest = slope - _dot(point.chances, change)
-    bend = ridge * _size(step)
+    bend = _dot(penalty * step, step)
     length = REACH / change.abs().amax((2, 3)).clamp(min=REACH) * moving
-    for _ in range(CUTS):
+    for cut in range(CUTS):
         part = length[..., None, None]
         place = torch.addcmul(point.place, part, step)
-        there = _Point.at(tasks, ridge, place, torch.addcmul(point.logits, part, change))
+        there = _Point.at(tasks, penalty, place, torch.addcmul(point.logits, part, change))
         rise = rest + _dot(there.chances, change) + length * bend
         far = moving & ~((there.objective <= allowed) & (rise <= slope.abs() / 2))
         if not far.any():
-            return part, there
+            break
         shorter = (slope / (slope - rise)).nan_to_num(0).clamp(0.1, 0.5)
-        length = torch.where(far, length * shorter, length)
-    part = torch.where(far, 0, length)[..., None, None]
-    place = torch.addcmul(point.place, part, step)
-    return part, _Point.at(tasks, ridge, place, torch.addcmul(point.logits, part, change))
+        length = torch.where(far, length * shorter * (cut < CUTS - 2), length)
+    return part, there
 
 
 def _blocks(tasks: Tasks, ridge: Tensor, place: Tensor) -> Tensor | None:

@@ -21,7 +21,8 @@ from calibre.personal.regression import Tasks, minimise
 
 FLOOR = 0.01  # of the usual spread: a feature that hardly varies is not blown up beyond it
 GAP = 1e-4  # of the objective from its least, in parts of it
-DISTANCE = 5e-7  # of the coefficients from the best
+DISTANCE = 5e-7  # of the coefficients from the best: two solutions are within twice as much
+STRONGEST, WEAKEST = 1e-9, 1e9  # the penalties that float64 can do justice to
 
 
 class Scaling(NamedTuple):
@@ -82,8 +83,9 @@ def solve_heads(problems: Sequence[Problem], classes: int) -> list[Head]:
     that take part add up to zero, those of a prior too: that changes no answer. With one class
     there is nothing to learn, and it always wins.
 
-    Two classes are the same multinomial form, where w = W1 - W0 has the penalty |w|²/(4C).
-    scikit-learn solves the binomial form with |w|²/(2C): its C is twice ours then.
+    Two classes are the same multinomial form. Their rows are ±w/2, where w is the difference that
+    decides, with a penalty of |w|²/(4C). scikit-learn solves the binomial form, which penalises w
+    by |w|²/(2C): its C for the same head is twice ours.
 
     A client's head does not depend on the others of the call but by rounding (below 1e-6, as
     all are solved to ``DISTANCE``). The same problems in the same order, with the same number of
@@ -91,11 +93,12 @@ def solve_heads(problems: Sequence[Problem], classes: int) -> list[Head]:
     """
     samples = [Samples(problem.features, problem.labels) for problem in problems]
     priors = [problem.prior for problem in problems]
-    check([f"problem {i}" for i in range(len(problems))], samples, priors, classes)
+    strengths = [problem.strength for problem in problems]
+    check([f"problem {i}" for i in range(len(problems))], samples, priors, strengths, classes)
     heads: dict[int, Head] = {}
     for block in blocks(samples, priors, tasks=1):
-        strengths = [problems[i].strength for i in block.members]
-        heads |= zip(block.members, solve_block(block, strengths, classes), strict=True)
+        solved = solve_block(block, [strengths[i] for i in block.members], classes)
+        heads |= zip(block.members, solved, strict=True)
     return [heads[i] for i in range(len(problems))]
 
 
@@ -117,9 +120,16 @@ def check(
     names: Sequence[str],
     samples: Sequence[Samples],
     priors: Sequence[Head | None],
+    strengths: Sequence[float],
     classes: int,
 ) -> None:
-    """Raise UserError where a client's samples or prior cannot be solved."""
+    """Raise UserError where a client's samples, its prior or a strength cannot be solved with."""
+    for strength in strengths:
+        if not STRONGEST <= strength <= WEAKEST:
+            raise UserError(
+                f"a strength C of {strength:g} cannot be solved with: give {STRONGEST:g} to "
+                f"{WEAKEST:g}"
+            )
     for name, (features, labels), prior in zip(names, samples, priors, strict=True):
         if not len(labels):
             raise UserError(f"{name} has no label: a head needs one at least")
