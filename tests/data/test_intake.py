@@ -156,7 +156,7 @@ def test_too_much_that_cannot_be_read_is_refused(tmp_path):
     fill(tmp_path / "x", 80)
     for i in range(9):
         (tmp_path / f"x/anna/cat/broken{i}.png").write_bytes(b"no")
-    with pytest.raises(UserError, match=r"broken0\.png is no image.*9 of 89 images.* 10%"):
+    with pytest.raises(UserError, match=r"broken0\.png is no image.*9 of 89 images.* 10 %"):
         pool_of(tmp_path / "x")
 
 
@@ -331,7 +331,7 @@ def test_processes_decode_to_the_same_blocks_in_the_same_order(tmp_path, monkeyp
         images.append(EncodedImage(f"{i}", content if i % 17 != 3 else b"junk"))
     alone = list(decoders.decode(images, (8, 8, 3)))
     monkeypatch.setattr(decoders, "WORTH_PROCESSES", 0)
-    monkeypatch.setattr(decoders, "_cores", lambda: 2)
+    monkeypatch.setattr(decoders, "usable_cores", lambda: 2)
     together = list(decoders.decode(images, (8, 8, 3)))
     assert len(alone) == len(together) == 9
     for one, other in zip(alone, together, strict=True):
@@ -361,7 +361,7 @@ def test_photographs_come_in_small_blocks(tmp_path, monkeypatch):
 def test_a_decoder_that_dies_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(decoders, "BLOCK", 2)
     monkeypatch.setattr(decoders, "WORTH_PROCESSES", 0)
-    monkeypatch.setattr(decoders, "_cores", lambda: 2)
+    monkeypatch.setattr(decoders, "usable_cores", lambda: 2)
     monkeypatch.setattr(decoders.sys, "executable", "/bin/false")
     images = [EncodedImage(f"image {i}", encoded(i)) for i in range(8)]
     with pytest.raises(UserError, match=r"from image \d to image \d ended the process .*code 1"):

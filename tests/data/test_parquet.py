@@ -101,7 +101,7 @@ def test_images_are_not_all_in_memory_at_once(tmp_path, monkeypatch):
     for module, name, value in (
         (parquet_file, "BATCH_BYTES", 100_000), (parquet_file, "BUFFER", 10_000),
         (decoders, "BLOCK_BYTES", 100_000), (decoders, "WORTH_PROCESSES", 0.01),
-        (decoders, "_cores", lambda: 1),
+        (decoders, "usable_cores", lambda: 1),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     held, given = [], []

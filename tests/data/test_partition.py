@@ -247,7 +247,9 @@ def test_a_client_takes_the_whole_test_split_when_it_fits():
 
 
 def test_a_class_that_cannot_be_tested_is_named():
-    with pytest.raises(UserError, match=r"client 1 .* 90% of those are of class 'b', .* 0 to test"):
+    with pytest.raises(
+        UserError, match=r"client 1 .* 90 % of those are of class 'b', .* 0 to test"
+    ):
         partition.follow(
             np.array([[9, 0], [1, 9]]),
             np.array([5, 0]),

@@ -43,10 +43,10 @@ def die_in_write(number: int) -> None:
     """From now on, the given one of the checkpoint's files to be written is torn."""
     count = 0
 
-    def torn_open(path, mode):
+    def torn_open(path, mode, **how):
         nonlocal count
         count += "round-" in str(path)
-        return Torn(open(path, mode)) if count == number else open(path, mode)
+        return Torn(open(path, mode, **how)) if count == number else open(path, mode, **how)
 
     files.open = torn_open
 

@@ -17,7 +17,10 @@ from tests.finished.made_labels import digits
 def learner(truth: list[int], d: int = 16, apart: float = 4.0) -> Learner:
     centres = torch.randn(10, d, generator=rng.stream(0, "centres")) * apart
     noise = torch.randn(len(truth), d, generator=rng.stream(1, "noise"))
-    features = centres[truth] + noise
+    return learner_of_features(centres[truth] + noise)
+
+
+def learner_of_features(features: torch.Tensor) -> Learner:
     by = scaling(features)
     samples = Samples(standardise(features, by), torch.zeros(len(features), dtype=torch.int64))
     expert = Expert("encoder", torch.nn.Identity(), 1.0, by, samples, None)

@@ -4,11 +4,11 @@ from sklearn.linear_model import LogisticRegression
 
 from calibre import rng
 from calibre.finished.collection import of_folder
-from calibre.finished.learner import Learner, learner_of
+from calibre.finished.learner import learner_of
 from calibre.finished.run import FinishedRun
 from calibre.personal.holdout import FOLDS, stratified
-from calibre.personal.solve import scaling
 from tests.finished.made_labels import digits, run_of
+from tests.finished.made_learner import learner_of_features
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def names(rows):
 
 
 def test_the_estimate_is_scikit_learns_on_the_same_folds(features):
-    learner = Learner(features, 6, scaling(features))
+    learner = learner_of_features(features)
     found = learner.estimate(names(range(45)))
-    strength = learner._strength[2]
+    (strength,) = learner._strengths[2]
     x = ((features - features.mean(0)) / features.std(0, correction=0)).double().numpy()[:45]
     y = torch.tensor([row % 3 for row in range(45)])
     fold = stratified(y, FOLDS, rng.stream(0, "folds of labels"))
@@ -39,14 +39,14 @@ def test_the_estimate_is_scikit_learns_on_the_same_folds(features):
 
 
 def test_one_label_of_each_class_says_nothing_yet(features):
-    learner = Learner(features, 6, scaling(features))
+    learner = learner_of_features(features)
     assert learner.estimate(names([0, 1, 2])) is None
     assert learner.estimate(names([0, 1, 2, 3])).images == 2  # the others are alone of their class
     assert learner.estimate({0: "a", 3: "a"}).correct == 2  # one class: nothing to tell apart
 
 
 def test_the_same_labels_give_the_same_estimate_in_whatever_order_they_came(features):
-    one, other = (Learner(features, 6, scaling(features)) for _ in range(2))
+    one, other = (learner_of_features(features) for _ in range(2))
     forwards, backwards = names(range(30)), names(reversed(range(30)))
     assert one.estimate(forwards) == other.estimate(backwards)
 

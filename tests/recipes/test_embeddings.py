@@ -54,7 +54,7 @@ def test_clearer_clusters_are_a_matter_of_numbers(made_up, tmp_path):
 def test_single_clients_are_shown_with_their_accuracy(made_up, tmp_path):
     (figure,) = [r for r in embeddings.RECIPES if r.name == "figure-2"]
     text = figure.conclude(runs(figure, [0]), tmp_path, "cpu")
-    assert "| pFL-BYOL, client 2 (50%) |" in text
+    assert "| pFL-BYOL, client 2 (50 %) |" in text
 
 
 def test_every_label_of_a_claim_is_that_of_a_method():
