@@ -52,6 +52,7 @@ def unhurried():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason=ALL_TESTS)
 def test_bad_answers_a_slow_site_and_a_killed_one_are_left_out_and_named(tmp_path):
     deadline = unhurried()
     with Machines(tmp_path) as machines:
