@@ -10,9 +10,9 @@ import time
 
 import torch
 
-from tests.attack import http, replies, run_folders, settings
+from tests.attack import data_formats, http, replies, run_folders, settings
 
-COUNTS = {http: 2000, settings: 4500, replies: 3200, run_folders: 300}
+COUNTS = {http: 2000, settings: 4000, replies: 2700, run_folders: 300, data_formats: 1000}
 SECONDS = 600
 
 
