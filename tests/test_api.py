@@ -93,7 +93,11 @@ def test_settings_of_a_class_of_ones_own_are_found_again_by_its_name():
 
 
 def test_settings_of_a_known_class_keep_their_name():
-    assert read(method=FedAvg(name="fedavg-ft")).method.name == "fedavg-ft"
+    assert read(method=FedAvg(finetune=True)).method.name == "fedavg"
+    assert (
+        read(method=FedAvg(name="fedavg-ft", finetune=True)).method
+        == read(None, ["method=fedavg-ft"]).method
+    )
 
 
 def test_sections_change_only_their_keys():

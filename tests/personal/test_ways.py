@@ -1,6 +1,16 @@
+import pytest
 import torch
 
+from calibre.experiment import method_named
 from calibre.local.features import encode
+from calibre.personal.finetuned import FineTuned
+from calibre.personal.frozen_head import FrozenHead
+from calibre.personal.own import Own
+from calibre.personal.published import AsPublished
+from calibre.personal.received import AsReceived
+from calibre.personal.solved_head import SolvedHead
+from calibre.personal.ways import way_of
+from calibre.sections import PersonalSettings
 from calibre.tensors import take
 from tests.methods.helpers import equal, host
 
@@ -88,3 +98,22 @@ def test_a_single_labelled_image_is_enough(tiny, tmp_path):
     for role in ("method", "local"):
         (model,) = home.personalize(home.initial_state(role), role, [0])
         assert 0 <= model.accuracy <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "way"),
+    [
+        ("fedavg", {}, AsReceived),
+        ("fedavg", {"finetune_encoder": True}, AsReceived),
+        ("fedavg-ft", {}, SolvedHead),
+        ("fedavg-ft", {"head": "paper"}, FrozenHead),
+        ("calibre", {"finetune_encoder": True}, FineTuned),
+        ("calibre", {"head": "paper", "finetune_encoder": True}, AsPublished),
+        ("ditto", {}, Own),
+        ("apfl", {"head": "paper", "finetune_encoder": True}, Own),
+        ("lg-fedavg", {}, SolvedHead),
+        ("untrained", {}, SolvedHead),
+    ],
+)
+def test_the_way_follows_from_the_method_and_the_settings(name, settings, way):
+    assert type(way_of(method_named(name), PersonalSettings(**settings))) is way
