@@ -36,7 +36,7 @@ from calibre.engine.messages import (
 from calibre.engine.worker import failure, perform
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import write_atomic
+from calibre.files import inside, write_atomic
 from calibre.finished.packing import Scored, making
 from calibre.methods.method import ServerState
 from calibre.personal.assemble import assemble
@@ -117,7 +117,7 @@ def _site_host(text: str, file: str, facts_text: str, client: int) -> Host:
     experiment, facts = _experiment(text), Facts.model_validate_json(facts_text)
     settings = read_site(Path(file))
     pool, federation = in_federation(own_data(settings), facts, client)
-    store = SiteStore(settings.state / experiment.folder_name)
+    store = SiteStore(inside(settings.state, experiment.folder_name))
     return Host(experiment, pool, federation, store, _device(experiment), facts.normalization)
 
 
@@ -126,7 +126,7 @@ def _share_host(text: str, state: str, own: bool) -> Host:
     experiment = _experiment(text)
     pool = load(experiment.data)
     federation = federations.build(pool, experiment.federation, experiment.seed)
-    store = SiteStore(Path(state) / experiment.folder_name if own else Path(state))
+    store = SiteStore(inside(Path(state), experiment.folder_name) if own else Path(state))
     return Host(experiment, pool, federation, store, _device(experiment))
 
 

@@ -14,6 +14,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from calibre import __version__
+from calibre.deploy.admission import Admit
 from calibre.deploy.messages import (
     Facts,
     Hello,
@@ -60,6 +61,7 @@ class Nodes:
 
     grid: Grid
     warn: Warn
+    admit: Admit = field(default=lambda node, hello: None)  # who may take part as what
     told: dict[int, Hello] = field(default_factory=dict)  # node id -> its hello
     asked: dict[str, tuple[int, float]] = field(default_factory=dict)  # message -> node, when
     refused: dict[int, float] = field(default_factory=dict)  # node id -> when
@@ -101,6 +103,7 @@ class Nodes:
             raise ValueError(f"it runs calibre {hello.version}, the coordinator {__version__}")
         if hello.site is None and hello.share is None:
             raise ValueError("it is neither a site nor a share of the experiment")
+        self.admit(node, hello)
         for other in self.told.values():
             if hello.site and other.site and hello.site.name == other.site.name:
                 raise ValueError(f"there is a site called '{hello.site.name}' already")

@@ -19,7 +19,9 @@ from calibre import experiment as experiments
 from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.sources import load as load_pool
+from calibre.deploy import admission
 from calibre.deploy import roster as rosters
+from calibre.deploy.admission import Admit
 from calibre.deploy.grid import GridCrew, Nodes
 from calibre.deploy.roster import Roster
 from calibre.engine.events import Emit, to_all
@@ -38,11 +40,16 @@ LATE_SECONDS = 60.0  # for a site that has just joined to say who it is, after t
 
 
 def coordinate(
-    grid: Grid, experiment: Experiment, folder: Path, emit: Emit, patience: float
+    grid: Grid,
+    experiment: Experiment,
+    folder: Path,
+    emit: Emit,
+    patience: float,
+    admit: Admit = lambda node, hello: None,
 ) -> dict[str, Any]:
     """Carry out an experiment, or what is left of it, on the nodes of a grid."""
     started = time.monotonic()
-    nodes = Nodes(grid, lambda text: emit({"event": "warning", "text": text}))
+    nodes = Nodes(grid, lambda text: emit({"event": "warning", "text": text}), admit)
     wanted = experiment.engine.sites or 2
     _wait(nodes, wanted, patience, emit)
     if nodes.shares():
@@ -172,7 +179,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         with LiveView(Console(width=120, force_terminal=False)) as view:
             emit = to_all(view, _warnings_to(files.events))
-            coordinate(grid, experiment, folder, emit, float(config.get("patience", 600)))
+            patience, admit = float(config.get("patience", 600)), admission.of_run(grid, config)
+            coordinate(grid, experiment, folder, emit, patience, admit)
         ended["ended"] = "done"
     except UserError as error:
         ended["message"] = str(error)
