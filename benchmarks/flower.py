@@ -21,7 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from calibre.deploy import launch
 from calibre.deploy.keys import make_keys
-from calibre.deploy.messages import KIND
+from calibre.deploy.records import KIND
 from calibre.engine.messages import pack, room_for, unpack
 from calibre.models.resnet import resnet18
 from calibre.tensors import Tensors, take

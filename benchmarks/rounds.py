@@ -17,7 +17,7 @@ from calibre.data import federation as federations
 from calibre.data.sources import find, load
 from calibre.engine.crew import Processes
 from calibre.engine.host import Host
-from calibre.engine.rounds import Run
+from calibre.engine.rounds import OngoingRun
 from calibre.experiment import Experiment, read
 from calibre.run_folder import RunFolder
 
@@ -123,7 +123,7 @@ def _alternate(
     return seconds
 
 
-def _round(run: Run) -> float:
+def _round(run: OngoingRun) -> float:
     began = time.perf_counter()
     run.round()
     return time.perf_counter() - began
@@ -147,7 +147,7 @@ def _experiments(
 
 
 @contextlib.contextmanager
-def running(settings: Experiment) -> Iterator[Run]:
+def running(settings: Experiment) -> Iterator[OngoingRun]:
     """A run with two workers."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -159,7 +159,7 @@ def running(settings: Experiment) -> Iterator[Run]:
         host = Host(settings, pool, federation, folder, torch.device("cpu"))
         workers = Processes(folder, ["cpu", "cpu"], [])
         try:
-            yield Run(settings, store, federation, host, workers, lambda event: None, 0.0)
+            yield OngoingRun(settings, store, federation, host, workers, lambda event: None, 0.0)
         finally:
             workers.close()
             store.close()

@@ -36,8 +36,7 @@ from calibre.personal.card import Preprocessing
 from calibre.personal.export import export_onnx
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import as_it_is, cross_validate
-from calibre.personal.solve import Problem as Regression
-from calibre.personal.solve import solve_heads
+from calibre.personal.solve import HeadProblem, solve_heads
 from calibre.rng import stream
 from calibre.sections import NetworkSettings
 
@@ -121,7 +120,7 @@ def _bundle() -> tuple[Bundle, Pixels]:
     encoder = build_encoder(Problem(SIZE, 3, CLASSES, network, seed=0)).eval()
     features = encode(encoder, torch.from_numpy(images), normalization)
     labelled = Samples(features, torch.from_numpy(labels))
-    (solved,) = solve_heads([Regression(*labelled, strength=1.0)], CLASSES)
+    (solved,) = solve_heads([HeadProblem(*labelled, strength=1.0)], CLASSES)
     head = Head(solved.weight.float(), solved.bias.float())
     refit = as_it_is(labelled.features, torch.nn.functional.linear(labelled.features, *head))
     held_out = cross_validate(labelled.labels, refit, stream(0, "folds"))

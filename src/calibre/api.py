@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from calibre.engine.events import Emit
 from calibre.errors import UserError
 from calibre.experiment import Experiment
+from calibre.report.comparison_tables import Comparison
 from calibre.report.runs import Run
-from calibre.report.tables import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,13 +22,13 @@ from calibre import __version__
 from calibre.deploy import roster as rosters
 from calibre.deploy.client import app
 from calibre.deploy.grid import GridCrew, Nodes
-from calibre.deploy.messages import Hello, SiteReport, block_of, envelope, text_of
+from calibre.deploy.records import Hello, SiteReport, block_of, envelope, text_of
 from calibre.engine.messages import METHOD, Assessed, Failed, Job, Outcome, Personalised
 from calibre.engine.plausible import check_state
-from calibre.engine.rounds import Run, keep
+from calibre.engine.rounds import OngoingRun, keep
 from calibre.errors import UserError
 from calibre.experiment import read
-from calibre.personal.choosing import pooled
+from calibre.personal.pooling import pooled
 from calibre.run_folder import RunFolder
 from calibre.tensors import EmptyMeanError
 from tests.attack.odd import altered, check_words, damaged
@@ -47,7 +47,7 @@ SMALL = (
 class Stage:
     """A coordinator before its first round, and what its only node truly answers."""
 
-    run: Run
+    run: OngoingRun
     crew: GridCrew
     grid: LocalGrid
     truth: dict[str, RecordDict]
@@ -76,7 +76,9 @@ def _stage(place: Path) -> Iterator[Stage]:
     keep(home.federation, experiment, store)
     nodes = Nodes(grid, lambda text: None)
     crew = GridCrew(nodes, lambda client: 100, experiment, experiment.method, place / "run", None)
-    run = Run(experiment, store, home.federation, home, crew, lambda event: None, time.monotonic())
+    run = OngoingRun(
+        experiment, store, home.federation, home, crew, lambda event: None, time.monotonic()
+    )
     truth: dict[str, RecordDict] = {}
 
     def listen(node: int, message: Message) -> Message:
@@ -136,7 +138,7 @@ def _reply(rng: random.Random, stage: Stage) -> str:
     return f"{kind}: {_used(outcome, stage.run)}"
 
 
-def _used(outcome: Outcome, run: Run) -> str:
+def _used(outcome: Outcome, run: OngoingRun) -> str:
     """As the round loop does: check, take the mean, choose."""
     reply = outcome.reply
     if isinstance(reply, Assessed):

@@ -14,7 +14,7 @@ import pytest
 from calibre.data import labels_file
 from calibre.engine import rounds
 from calibre.personal.bundle import load
-from tests.cli.test_models import fails, invoke
+from tests.cli.test_bundles import fails, invoke
 from tests.finished.made_labels import digits, hospitals, run_of
 from tests.personal.made_bundle import make_bundle, write_folder
 from tests.test_cli import hear_ctrl_c

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from calibre.data import download as module
-from calibre.data.download import RECIPES, Recipe, Remote, download
+from calibre.data.download import RECIPES, Download, Remote, download
 from calibre.data.formats.known import KNOWN
 from calibre.data.sources import load
 from calibre.errors import UserError
@@ -63,11 +63,11 @@ class Server:
     ranges: list[str | None] = field(default_factory=list)  # what was asked for
     base: str = ""
 
-    def recipe(self, content: bytes, folder: str = FOLDER, **published) -> dict[str, Recipe]:
+    def recipe(self, content: bytes, folder: str = FOLDER, **published) -> dict[str, Download]:
         """Serve ``content`` and publish what it is, or what we claim it is."""
         self.files["/a.tar.gz"] = content
         about = {"size": len(content), "md5": hashlib.md5(content).hexdigest()} | published
-        return {"cifar10": Recipe((Remote(f"{self.base}/a.tar.gz", **about),), folder, 100_000)}
+        return {"cifar10": Download((Remote(f"{self.base}/a.tar.gz", **about),), folder, 100_000)}
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_servers_that_refuse(server, tmp_path, status, requests):
 
 
 def test_nobody_there(tmp_path):
-    recipe = {"cifar10": Recipe((Remote("http://127.0.0.1:9/a.tar.gz", 1, ""),), FOLDER, 1)}
+    recipe = {"cifar10": Download((Remote("http://127.0.0.1:9/a.tar.gz", 1, ""),), FOLDER, 1)}
     with pytest.raises(UserError, match=r"no connection: .*refused"):
         download("cifar10", tmp_path, recipes=recipe)
 
@@ -320,7 +320,10 @@ def test_several_files_make_one_folder(server, tmp_path):
     total = sum(remote.size for remote in remotes)
     seen = []
     download(
-        "mnist", tmp_path, lambda *at: seen.append(at), {"mnist": Recipe(tuple(remotes), "raw", 0)}
+        "mnist",
+        tmp_path,
+        lambda *at: seen.append(at),
+        {"mnist": Download(tuple(remotes), "raw", 0)},
     )
     assert seen[-1] == (total, total)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)

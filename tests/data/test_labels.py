@@ -240,7 +240,7 @@ def test_a_labelled_test_image_is_one(tmp_path):
 
 
 def test_a_newcomer_and_a_site_take_it_too(tmp_path):
-    from calibre.deploy.site import SiteSettings, own_data
+    from calibre.deploy.site_data import SiteSettings, own_data
     from calibre.personal.arrival import read_images
 
     for i in range(12):

@@ -8,8 +8,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from calibre.deploy import client as calibre_client
-from calibre.deploy import server as calibre_server
-from calibre.deploy.messages import Request, text_of
+from calibre.deploy import coordinator as calibre_server
+from calibre.deploy.records import JobRequest, text_of
 from calibre.engine.messages import read
 from calibre.experiment import read as read_experiment
 
@@ -29,7 +29,7 @@ def run_all(grid, context):
 
 def at_home(message, context):
     """Clients keep what they keep in the run folder of the experiment that asks."""
-    request = read(text_of(message.content), Request)
+    request = read(text_of(message.content), JobRequest)
     name = tomllib.loads(request.experiment)["name"]
     moved = copy.copy(context)
     moved.run_config = {

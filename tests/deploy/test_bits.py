@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibre.deploy.server import coordinate
+from calibre.deploy.coordinator import coordinate
 from calibre.engine import rounds
 from calibre.registry import METHODS
 from tests.deploy.local_grid import LocalGrid

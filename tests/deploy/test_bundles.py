@@ -9,7 +9,7 @@ import calibre
 from calibre.data import federation as federations
 from calibre.data.sources import load as load_pool
 from calibre.deploy import client as site_side
-from calibre.deploy.server import coordinate
+from calibre.deploy.coordinator import coordinate
 from calibre.engine import rounds
 from calibre.finished.run import FinishedRun
 from calibre.personal.bundle import load

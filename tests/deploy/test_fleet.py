@@ -8,7 +8,7 @@ import pytest
 from flwr.supercore.constant import NodeStatus
 
 from calibre.deploy import fleet
-from calibre.deploy.fleet import Fleet, RefusedError, RunEndedError
+from calibre.deploy.fleet import Fleet, NodeRefusedError, RunEndedError
 from calibre.deploy.keys import private_key
 from tests.deploy.test_link import Link, answer
 
@@ -60,9 +60,9 @@ def test_a_site_whose_key_is_removed_is_told_so(link):
     with site(link) as anna:
         (link.keys / "sites" / "anna.pub").unlink()
         link.sites.look()
-        with pytest.raises(RefusedError):
+        with pytest.raises(NodeRefusedError):
             anna.receive()
-    with pytest.raises(RefusedError), site(link):
+    with pytest.raises(NodeRefusedError), site(link):
         pass
 
 
@@ -70,7 +70,7 @@ def test_a_coordinator_that_was_started_anew_does_not_know_the_node_but_lets_it_
     with site(link) as anna:
         again = Link(link.keys)
         link.outer, link.state = again.outer, again.state
-        with pytest.raises(RefusedError):
+        with pytest.raises(NodeRefusedError):
             anna.receive()
     with site(link) as anna:
         assert online(again) == [anna.node.node_id]

@@ -10,8 +10,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from calibre.deploy.client import app
-from calibre.deploy.messages import block_of, envelope, text_of
-from calibre.deploy.server import coordinate
+from calibre.deploy.coordinator import coordinate
+from calibre.deploy.records import block_of, envelope, text_of
 from calibre.engine import events, rounds
 from calibre.engine.messages import Failed, Updated, pack, read, unpack
 from calibre.errors import UserError

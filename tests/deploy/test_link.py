@@ -33,7 +33,7 @@ from flwr.superlink.main import create_app
 
 from calibre.deploy.gate import Gate
 from calibre.deploy.keys import make_keys, private_key, renew
-from calibre.deploy.link import Server, Sites, _config, listen, write_token
+from calibre.deploy.link import LinkServer, Sites, _config, listen, write_token
 from calibre.errors import UserError
 
 TOKEN, SECRET = "the token of this start", b"its secret"
@@ -201,7 +201,7 @@ def pushed(link, run, src, dst, caller):
 
 
 def test_a_renewed_certificate_is_taken_up_once_both_its_files_are_there(link):
-    server = Server(link.inner, link.keys)
+    server = LinkServer(link.inner, link.keys)
     server.config.load()
     assert not server.renewed()
     kept = {name: (link.keys / name).read_bytes() for name in ("server.crt", "server.key")}

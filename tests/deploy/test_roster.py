@@ -9,8 +9,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from calibre.data.augment import statistics
 from calibre.deploy import roster as rosters
 from calibre.deploy.client import app
-from calibre.deploy.messages import SiteReport, text_of
-from calibre.deploy.server import coordinate
+from calibre.deploy.coordinator import coordinate
+from calibre.deploy.records import SiteReport, text_of
 from calibre.errors import UserError
 from tests.deploy.folders import write_folders
 from tests.deploy.local_grid import LocalGrid

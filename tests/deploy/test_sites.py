@@ -8,9 +8,9 @@ from flwr.app import Context, RecordDict
 
 from calibre.data import federation as federations
 from calibre.data.sources import load
-from calibre.deploy.messages import text_of
-from calibre.deploy.server import coordinate, main
-from calibre.deploy.site import leaves, own_data, read_site, report
+from calibre.deploy.coordinator import coordinate, main
+from calibre.deploy.records import text_of
+from calibre.deploy.site_data import leaves, own_data, read_site, report
 from calibre.engine import events, rounds
 from calibre.errors import UserError
 from calibre.experiment import read

@@ -15,8 +15,7 @@ from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut, cross_validate
-from calibre.personal.solve import Problem as SolvedProblem
-from calibre.personal.solve import fold, scaling, solve_heads, standardise
+from calibre.personal.solve import HeadProblem, fold, scaling, solve_heads, standardise
 from calibre.sections import NetworkSettings
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 220)}
@@ -51,7 +50,7 @@ def fit_head(labelled: Samples, classes: int, strength: float = 1.0) -> tuple[He
     x = standardise(labelled.features, by)
 
     def solved(rows: torch.Tensor) -> Head:
-        (head,) = solve_heads([SolvedProblem(x[rows], labelled.labels[rows], strength)], classes)
+        (head,) = solve_heads([HeadProblem(x[rows], labelled.labels[rows], strength)], classes)
         raw = fold(head, by)
         return Head(raw.weight.float(), raw.bias.float())
 

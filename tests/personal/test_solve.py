@@ -11,7 +11,7 @@ from calibre.models.network import Head
 from calibre.personal import blocks, regression
 from calibre.personal.class_mix import corrected
 from calibre.personal.solve import (
-    Problem,
+    HeadProblem,
     fold,
     scaling,
     solve_heads,
@@ -31,7 +31,7 @@ def problem(
     twins: bool = False,
     key: int = 0,
     d: int = D,
-) -> Problem:
+) -> HeadProblem:
     """Clouds around class means; with ``twins``, every point twice, with labels of their own."""
     draw = stream(3, "test-solve", n, len(held), key)
     labels = torch.tensor(held)[torch.randint(len(held), (n,), generator=draw)]
@@ -39,7 +39,7 @@ def problem(
     features = means[labels] + torch.randn(n, d, generator=draw, dtype=torch.float64)
     if twins:
         features[n // 2 :] = features[: n - n // 2].clone()
-    return Problem(features, labels, strength)
+    return HeadProblem(features, labels, strength)
 
 
 def prior(key: int, scale: float = 0.5) -> Head:
@@ -48,7 +48,7 @@ def prior(key: int, scale: float = 0.5) -> Head:
     return Head(weight, torch.randn(CLASSES, generator=draw, dtype=torch.float64))
 
 
-def objective(task: Problem, weight: np.ndarray, bias: np.ndarray) -> float:
+def objective(task: HeadProblem, weight: np.ndarray, bias: np.ndarray) -> float:
     """Sample by sample, over rows [K, d] and [K] of the classes that the task has."""
     held = sorted(set(task.labels.tolist()))
     start = np.zeros_like(weight)
@@ -63,12 +63,12 @@ def objective(task: Problem, weight: np.ndarray, bias: np.ndarray) -> float:
     return float(total)
 
 
-def reached(task: Problem, head: Head) -> float:
+def reached(task: HeadProblem, head: Head) -> float:
     held = sorted(set(task.labels.tolist()))
     return objective(task, head.weight[held].numpy(), head.bias[held].numpy())
 
 
-def least(task: Problem) -> float:
+def least(task: HeadProblem) -> float:
     """By scikit-learn, whose two classes are the rows ±w/2 with twice the C."""
     held = sorted(set(task.labels.tolist()))
     if len(held) == 1:
@@ -284,7 +284,7 @@ def test_the_scaling_folds_into_the_head_exactly() -> None:
     assert fold(absent, by).bias.float().eq(blocks.ABSENT).all()
 
 
-def bad(features: Tensor | None = None, **changes: object) -> Problem:
+def bad(features: Tensor | None = None, **changes: object) -> HeadProblem:
     task = problem(10, [0, 1])
     return task._replace(**({"features": features} if features is not None else {}), **changes)
 
@@ -293,7 +293,7 @@ def bad(features: Tensor | None = None, **changes: object) -> Problem:
     ("task", "words"),
     [
         (
-            Problem(torch.zeros(0, D), torch.zeros(0, dtype=torch.int64), 1.0),
+            HeadProblem(torch.zeros(0, D), torch.zeros(0, dtype=torch.int64), 1.0),
             "problem 1 has no label",
         ),
         (bad(torch.full((10, D), float("nan"))), "problem 1 has features that are NaN"),
@@ -304,6 +304,6 @@ def bad(features: Tensor | None = None, **changes: object) -> Problem:
         (bad(prior=Head(torch.zeros(CLASSES, D + 1), torch.zeros(CLASSES))), "prior of problem 1"),
     ],
 )
-def test_what_cannot_be_solved_is_named(task: Problem, words: str) -> None:
+def test_what_cannot_be_solved_is_named(task: HeadProblem, words: str) -> None:
     with pytest.raises(UserError, match=words):
         solve_heads([problem(10, [0, 1]), task], CLASSES)

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
-from calibre.personal.choosing import STRENGTHS, pooled
 from calibre.personal.encoded import PIXELS
 from calibre.personal.model import Kept, as_classifier
+from calibre.personal.pooling import STRENGTHS, pooled
 from calibre.personal.predictor import SideBySide
-from calibre.personal.solve import Problem, solve_heads
+from calibre.personal.solve import HeadProblem, solve_heads
 from calibre.personal.solved_head import (
     curves_of,
     encoded,
@@ -30,7 +30,7 @@ def a_site(tiny, tmp_path, *changes, client=0):
 
 
 def alone(expert, strength, classes=10):
-    return solve_heads([Problem(*expert.samples, strength, expert.prior)], classes)[0]
+    return solve_heads([HeadProblem(*expert.samples, strength, expert.prior)], classes)[0]
 
 
 def test_the_head_is_the_regression_of_scikit_learn_on_standardised_features(tiny, tmp_path):
@@ -83,7 +83,7 @@ def test_held_out_labels_are_answered_by_heads_that_did_not_see_them(tiny, tmp_p
     expected = 0
     for expert, strength, share in zip(seen.experts, (0.3, 0.1), (1, PIXELS), strict=True):
         x, y = expert.samples
-        head = solve_heads([Problem(x[rows], y[rows], strength, expert.prior)], 10)[0]
+        head = solve_heads([HeadProblem(x[rows], y[rows], strength, expert.prior)], 10)[0]
         expected = expected + share * F.linear(x[seen.fold == fold], *head)
     assert torch.allclose(found.logits[found.folds == fold].double(), expected, atol=1e-3)
 

@@ -7,14 +7,14 @@ from calibre.data.federation import build
 from calibre.data.pool import Pool
 from calibre.engine import rounds
 from calibre.errors import UserError
-from calibre.recipes import names, reproduce
+from calibre.recipes import all_recipes, reproduce
 from calibre.recipes.claims import OURS, Claim
-from calibre.recipes.comparison import BEYOND_THE_PAPER, METHODS
+from calibre.recipes.figures34 import BEYOND_THE_PAPER, METHODS
 from calibre.recipes.rates import RATES
 from calibre.recipes.recipe import Recipe
-from calibre.recipes.settings import experiment, method
+from calibre.recipes.scales import experiment, method
 
-PAPER = {name: r for name, r in names.recipes().items() if name != "learning-rates"}
+PAPER = {name: r for name, r in all_recipes.recipes().items() if name != "learning-rates"}
 
 
 @pytest.mark.parametrize("name", sorted(PAPER.keys() - {"few-labels-cifar10"}))
@@ -85,7 +85,7 @@ def test_few_labels_are_few_in_one_recipe_alone():
 
 
 def test_rates_are_chosen_without_test_images_or_novel_clients():
-    for e in names.find("learning-rates").experiments("cpu", [0]):
+    for e in all_recipes.find("learning-rates").experiments("cpu", [0]):
         assert e.federation.score_on == "validation"
 
 
@@ -112,7 +112,7 @@ def test_a_method_s_learning_rate_by_its_own_name():
 
 def test_what_is_absent_is_named_with_the_command_that_gets_it(tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBRE_DATA", str(tmp_path))
-    recipe = names.find("figure-3-stl10")
+    recipe = all_recipes.find("figure-3-stl10")
     with pytest.raises(UserError, match="calibre-fl data download stl10"):
         reproduce.announcement(recipe, recipe.experiments("cpu", [0]), tmp_path)
 
@@ -137,9 +137,9 @@ def test_a_recipe_is_run_once_and_concluded(tiny, tmp_path, monkeypatch):
 
 def test_unknown_names_and_scales():
     with pytest.raises(UserError, match="did you mean 'table-1'"):
-        names.find("table-i")
+        all_recipes.find("table-i")
     with pytest.raises(UserError, match="known: cpu, paper"):
-        names.scale("gpu")
+        all_recipes.scale("gpu")
 
 
 def runs(**by_method):
@@ -182,7 +182,7 @@ def test_a_claim_that_a_method_falls_below_another():
 
 
 def test_only_the_methods_that_are_asked_for():
-    every = names.find("figure-3-cifar10").experiments("cpu", [0, 1])
+    every = all_recipes.find("figure-3-cifar10").experiments("cpu", [0, 1])
     some = reproduce.only(["fedrep", "calibre/simclr"], every)
     assert [(e.choice[0], e.seed) for e in some] == [
         ("calibre", 0), ("fedrep", 0), ("calibre", 1), ("fedrep", 1),

@@ -18,7 +18,7 @@ from calibre.cli import app
 from calibre.data.federation import load
 from calibre.errors import UserError
 from calibre.report.metrics import ClientResult
-from calibre.report.page import figures, render, story, write_page
+from calibre.report.page import plotted, render, story, write_page
 from calibre.report.runs import read, read_all
 from tests.report.made_run import make_run
 
@@ -118,7 +118,7 @@ def test_curves_are_the_mean_and_percentiles_of_what_clients_report() -> None:
         {"round": 4, "clients": {"0": {"loss": 2.5, "same": 1.0, "began": 1.0, "odd": 1.0}}},
         {"round": 5, "clients": {"1": {"loss": math.nan, "same": 1.0, "began": 2.0, "odd": 2.0}}},
     ]
-    loss, odd = figures.curves(rounds)
+    loss, odd = plotted.curves(rounds)
     assert (loss["name"], odd["name"]) == ("loss", "odd")  # not what never changes, nor the clock
     assert loss["rounds"] == [3, 4, 5]
     assert loss["mean"] == [5, 2.5, None]
@@ -129,7 +129,7 @@ def test_curves_are_the_mean_and_percentiles_of_what_clients_report() -> None:
 
 def test_a_small_federation_is_mapped_client_by_client(tmp_path: Path) -> None:
     federation = load(make_run(tmp_path, 9, 3))
-    drawn = figures.class_map(federation)
+    drawn = plotted.class_map(federation)
     np.testing.assert_array_equal(drawn["values"], federation.counts())
     assert [head["novel"] for head in drawn["columns"]] == [0] * 9 + [1] * 3
     assert drawn["columns"][9]["name"] == "novel-9"
@@ -138,7 +138,7 @@ def test_a_small_federation_is_mapped_client_by_client(tmp_path: Path) -> None:
 def test_a_middling_federation_names_the_client_of_each_sorted_column(tmp_path: Path) -> None:
     federation = load(make_run(tmp_path, 100, 0))
     by_name = {federation.client(i).name: row for i, row in enumerate(federation.counts())}
-    drawn = figures.class_map(federation)
+    drawn = plotted.class_map(federation)
     assert len(drawn["columns"]) == 100
     for head, values in zip(drawn["columns"], drawn["values"], strict=True):
         np.testing.assert_array_equal(values, by_name[head["name"]])
@@ -146,7 +146,7 @@ def test_a_middling_federation_names_the_client_of_each_sorted_column(tmp_path: 
 
 def test_a_large_federation_is_mapped_in_groups_that_lose_no_image(tmp_path: Path) -> None:
     federation = load(make_run(tmp_path, 2001, 500, rounds=1))
-    drawn = figures.class_map(federation)
+    drawn = plotted.class_map(federation)
     assert len(drawn["columns"]) <= 402
     sizes = np.array([head["clients"] for head in drawn["columns"]])
     totals = (np.array(drawn["values"]) * sizes[:, None]).sum(0)

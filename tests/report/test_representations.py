@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 
-from calibre.report.representations import Clusters, clusters, flatten, neighbour_accuracy, unit
+from calibre.report.representations import Separation, clusters, flatten, neighbour_accuracy, unit
 
 
 def blobs(spread: float, groups: int = 3, each: int = 12, d: int = 16, seed: int = 0):
@@ -81,7 +81,7 @@ def test_they_are_measured_on_the_representations_not_on_the_picture():
 def test_too_few_images_or_groups_are_not_measured():
     features, labels = blobs(0.1, each=4)
     one_group = clusters(features[:4], labels[:4])
-    assert one_group == Clusters(None, None, None)
+    assert one_group == Separation(None, None, None)
     assert clusters(features[:3], np.arange(3)).silhouette is None
     assert neighbour_accuracy(features[:5], labels[:5]) is None
 

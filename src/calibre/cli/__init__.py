@@ -9,13 +9,13 @@ from rich.markup import escape
 from calibre import __version__
 from calibre.cli import (
     about,
-    data,
-    deploy,
+    bundles,
+    datasets,
     evidence,
     labels,
-    models,
-    page,
+    machines,
     repair,
+    reporting,
     reproduction,
     running,
 )
@@ -31,15 +31,15 @@ app = typer.Typer(
 )
 for command in (
     running.run, running.resume, repair.rewind, running.suite, evidence.compare, evidence.figure,
-    reproduction.reproduce, page.report,
-    models.bundle, models.personalize, models.predict, models.export, models.serve,
+    reproduction.reproduce, reporting.report,
+    bundles.bundle, bundles.personalize, bundles.predict, bundles.export, bundles.serve,
     labels.suggest, labels.label,
     about.methods, about.doctor,
 ):  # fmt: skip
     app.command()(command)
-app.add_typer(data.app, name="data")
-app.add_typer(deploy.deploy, name="deploy")
-app.add_typer(deploy.site, name="site")
+app.add_typer(datasets.app, name="data")
+app.add_typer(machines.deploy, name="deploy")
+app.add_typer(machines.site, name="site")
 
 
 def main() -> None:

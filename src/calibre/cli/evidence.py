@@ -13,8 +13,8 @@ from calibre.cli.common import AsJson, errors
 from calibre.errors import UserError
 
 if TYPE_CHECKING:
+    from calibre.report.comparison_tables import Comparison
     from calibre.report.runs import Run
-    from calibre.report.tables import Comparison
 
 TSNE = "tsne"  # the one figure that needs the images again
 NAMES = (
@@ -50,7 +50,7 @@ def compare(
 ) -> None:
     """One table of several runs on the same federations, with paired tests between methods."""
     from calibre.report import compare as comparisons
-    from calibre.report import tables
+    from calibre.report import comparison_tables as tables
     from calibre.report.runs import read_all
 
     files = out or []
@@ -68,7 +68,7 @@ def compare(
 
 def show(comparison: "Comparison") -> None:
     """On a terminal as tables, elsewhere as Markdown."""
-    from calibre.report import tables
+    from calibre.report import comparison_tables as tables
 
     console = Console()
     if not console.is_terminal:
@@ -82,7 +82,7 @@ def show(comparison: "Comparison") -> None:
 def write(comparison: "Comparison", file: Path) -> None:
     """In the format that the suffix names; a table for spreadsheets has its tests beside it."""
     from calibre.files import write_atomic
-    from calibre.report import tables
+    from calibre.report import comparison_tables as tables
 
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, tables.FORMATS[tables.SUFFIXES[file.suffix]](comparison))

@@ -25,18 +25,18 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
 ) -> None:
     """Reproduce a figure or table of the paper; what has been run is not run again."""
-    from calibre.recipes import names
+    from calibre.recipes import all_recipes
 
     if name is None:
         table = Table("name", "what")
-        for recipe in names.recipes().values():
+        for recipe in all_recipes.recipes().values():
             table.add_row(recipe.name, recipe.title)
         Console().print(table)
         return
     from calibre.recipes import reproduce as reproduction
     from calibre.screen import LiveView
 
-    recipe, wanted = names.find(name), names.scale(scale)
+    recipe, wanted = all_recipes.find(name), all_recipes.scale(scale)
     experiments = reproduction.only(method or [], recipe.experiments(wanted, range(seeds)))
     errors.print(
         reproduction.announcement(recipe, experiments, out), highlight=False, soft_wrap=True

@@ -45,7 +45,7 @@ class Remote:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Download:
     """What to fetch for a data set, and the folder that it becomes."""
 
     files: tuple[Remote, ...]
@@ -53,13 +53,13 @@ class Recipe:
     unpacked: int  # bytes that an archive may unpack to
 
 
-def _idx(base: str, *files: tuple[str, int, str]) -> Recipe:
+def _idx(base: str, *files: tuple[str, int, str]) -> Download:
     remotes = (Remote(f"{base}/{name}-ubyte.gz", size, md5) for name, size, md5 in files)
-    return Recipe(tuple(remotes), "raw", 0)
+    return Download(tuple(remotes), "raw", 0)
 
 
 RECIPES = {
-    "cifar10": Recipe(
+    "cifar10": Download(
         (
             Remote(
                 "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -70,7 +70,7 @@ RECIPES = {
         "cifar-10-batches-bin",
         unpacked=200_000_000,
     ),
-    "cifar100": Recipe(
+    "cifar100": Download(
         (
             Remote(
                 "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
@@ -81,7 +81,7 @@ RECIPES = {
         "cifar-100-binary",
         unpacked=200_000_000,
     ),
-    "stl10": Recipe(
+    "stl10": Download(
         (
             Remote(
                 "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
@@ -113,7 +113,7 @@ def download(
     name: str,
     root: Path,
     progress: Progress | None = None,
-    recipes: Mapping[str, Recipe] = RECIPES,
+    recipes: Mapping[str, Download] = RECIPES,
 ) -> Path:
     """Put the data set below ``root / name`` and return its folder; at once if it is there already.
 
@@ -146,7 +146,7 @@ def download(
     return place
 
 
-def _fetch_all(recipe: Recipe, staging: Path, progress: Progress | None) -> Path:
+def _fetch_all(recipe: Download, staging: Path, progress: Progress | None) -> Path:
     """Everything the recipe names, as one complete folder inside ``staging``."""
     total = sum(remote.size for remote in recipe.files)
 

@@ -36,7 +36,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Listing:
+class SourceRow:
     """A row of ``calibre-fl data list``."""
 
     name: str
@@ -67,14 +67,14 @@ def _entry(found: "Found", settings: DataSettings) -> Path:
     return cache.entry(found.files, chosen | ({"content": found.content} if found.content else {}))
 
 
-def describe(root: Path | None = None) -> list[Listing]:
+def describe(root: Path | None = None) -> list[SourceRow]:
     """Every known data set and whether it is on this machine; looks at names of files only."""
     rows = []
     for name, known in KNOWN.items():
         found = find(name, root)
         place = found.place if found else None
         get = "" if found else f"calibre-fl data download {name}"
-        rows.append(Listing(name, known, place, get))
+        rows.append(SourceRow(name, known, place, get))
     return rows
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from flwr.app.user_config import UserConfig
     from flwr.serverapp import Grid
 
-    from calibre.deploy.messages import Hello
+    from calibre.deploy.records import Hello
 
 
 Admit = Callable[[int, "Hello"], None]  # raises ValueError where a node may not take part

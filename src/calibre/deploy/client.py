@@ -18,8 +18,8 @@ from flwr.clientapp import ClientApp
 from calibre import __version__
 from calibre.data import federation as federations
 from calibre.data.sources import load
-from calibre.deploy.messages import Facts, Hello, Request, block_of, envelope, text_of
-from calibre.deploy.site import SiteStore, in_federation, own_data, read_site, report
+from calibre.deploy.records import FederationFacts, Hello, JobRequest, block_of, envelope, text_of
+from calibre.deploy.site_data import SiteStore, in_federation, own_data, read_site, report
 from calibre.engine.crew import one_thread
 from calibre.engine.devices import Machine, main_device
 from calibre.engine.host import Host
@@ -40,7 +40,7 @@ from calibre.files import inside, write_atomic
 from calibre.finished.packing import Scored, making
 from calibre.methods.method import ServerState
 from calibre.personal.assemble import assemble
-from calibre.personal.choosing import Choice
+from calibre.personal.pooling import HeadChoice
 from calibre.run_folder import RunFolder
 from calibre.settings import validate
 from calibre.tensors import check_like, grouped, prefixed, to_file
@@ -62,7 +62,7 @@ def hello(context: Context) -> RecordDict:
 
 def work(message: Message, context: Context) -> RecordDict:
     """Carry out a job; what a client keeps is on disk before this returns."""
-    request = read(text_of(message.content), Request)
+    request = read(text_of(message.content), JobRequest)
     job = request.job
     host = _host(request, context)
     state = _state(host, request, message)
@@ -86,7 +86,7 @@ def work(message: Message, context: Context) -> RecordDict:
     return envelope(reply)
 
 
-def _state(host: Host, request: Request, message: Message) -> ServerState:
+def _state(host: Host, request: JobRequest, message: Message) -> ServerState:
     """The server's state, checked against what this site would start from itself."""
     start = host.initial_state(request.job.role)
     # a method may add groups of its own while it runs, such as a number for every client
@@ -98,7 +98,7 @@ def _state(host: Host, request: Request, message: Message) -> ServerState:
     return ServerState(request.round, groups, request.training)
 
 
-def _host(request: Request, context: Context) -> Host:
+def _host(request: JobRequest, context: Context) -> Host:
     if site_file := context.node_config.get("site"):
         if request.facts is None:
             raise UserError("this site holds its own data; the coordinator shares out other data")
@@ -114,7 +114,7 @@ def _host(request: Request, context: Context) -> Host:
 
 @lru_cache(maxsize=2)
 def _site_host(text: str, file: str, facts_text: str, client: int) -> Host:
-    experiment, facts = _experiment(text), Facts.model_validate_json(facts_text)
+    experiment, facts = _experiment(text), FederationFacts.model_validate_json(facts_text)
     settings = read_site(Path(file))
     pool, federation = in_federation(own_data(settings), facts, client)
     store = SiteStore(inside(settings.state, experiment.folder_name))
@@ -152,7 +152,7 @@ def _keep_bundle(
     file: str,
     client: int,
     accuracy: float,
-    choice: Choice | None,
+    choice: HeadChoice | None,
 ) -> str:
     """The site's own bundle beside its model; why there is none, for a score counts without it.
 

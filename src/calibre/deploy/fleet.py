@@ -48,7 +48,7 @@ class RunEndedError(Exception):
     """The run that a call was for is not going on."""
 
 
-class RefusedError(Exception):
+class NodeRefusedError(Exception):
     """The coordinator does not take the site's key, or no longer knows the node."""
 
 
@@ -135,7 +135,7 @@ class Fleet:
             except httpx.HTTPStatusError as problem:
                 status = problem.response.status_code
                 if status == httpx.codes.UNAUTHORIZED:
-                    raise RefusedError from None
+                    raise NodeRefusedError from None
                 if status == httpx.codes.FORBIDDEN:
                     raise RunEndedError from None
                 if status not in AWAY:

@@ -15,10 +15,10 @@ from flwr.serverapp import Grid
 
 from calibre import __version__
 from calibre.deploy.admission import Admit
-from calibre.deploy.messages import (
-    Facts,
+from calibre.deploy.records import (
+    FederationFacts,
     Hello,
-    Request,
+    JobRequest,
     Share,
     SiteReport,
     block_of,
@@ -44,7 +44,7 @@ from calibre.engine.messages import (
 )
 from calibre.experiment import Experiment
 from calibre.methods.method import Method, ServerState
-from calibre.personal.choosing import Curve, Features
+from calibre.personal.pooling import Curve, Features
 from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, prefixed
 
@@ -119,7 +119,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Part:
+class JobPart:
     """The part of a job that one node does."""
 
     index: int  # of the job
@@ -137,7 +137,7 @@ class GridCrew:
         experiment: Experiment,
         method: Method,
         folder: Path,
-        facts: Facts | None,
+        facts: FederationFacts | None,
     ) -> None:
         self.nodes = nodes
         self.holder = holder
@@ -153,7 +153,7 @@ class GridCrew:
         block = pack(prefixed(state.groups), self.half)
         expected = prefixed(self.method.expected_update(state))
         parts = [part for index, job in enumerate(jobs) for part in self._parts(index, job)]
-        by_job: dict[int, list[Part]] = {}
+        by_job: dict[int, list[JobPart]] = {}
         for part in parts:
             by_job.setdefault(part.index, []).append(part)
         ahead = 2 * max(1, len(self.nodes.told))  # jobs, so that few replies wait for earlier ones
@@ -163,7 +163,7 @@ class GridCrew:
             lambda part: self._message(state, block, jobs, part),
             lambda part: part.index < current[0] + ahead,
         )
-        arrived: dict[Part, Message | str] = {}
+        arrived: dict[JobPart, Message | str] = {}
         for index, job in enumerate(jobs):
             current[0] = index
             while any(part not in arrived for part in by_job[index]):
@@ -180,21 +180,21 @@ class GridCrew:
     def close(self) -> None:
         pass
 
-    def _parts(self, index: int, job: Job) -> list[Part]:
+    def _parts(self, index: int, job: Job) -> list[JobPart]:
         """A group of clients that several nodes hold is shared out among these."""
         nodes = {client: self.holder(client) for client in job.clients}
         together: dict[int | None, list[int]] = {}
         for client, node in nodes.items():
             together.setdefault(node, []).append(client)
-        return [Part(index, tuple(clients), node) for node, clients in together.items()]
+        return [JobPart(index, tuple(clients), node) for node, clients in together.items()]
 
     def _message(
-        self, state: ServerState, block: bytes, jobs: Sequence[Job], part: Part
+        self, state: ServerState, block: bytes, jobs: Sequence[Job], part: JobPart
     ) -> Message:
         job = jobs[part.index]
         kept = dict(zip(job.clients, job.kept, strict=True))
         own = {"clients": part.clients, "kept": tuple(kept[client] for client in part.clients)}
-        request = Request(
+        request = JobRequest(
             job=job.model_copy(update=own),
             round=state.round,
             training=state.clients,
@@ -213,14 +213,14 @@ class GridCrew:
 
     def _replies(
         self,
-        parts: Sequence[Part],
-        message: Callable[[Part], Message],
-        may_go: Callable[[Part], bool],
-    ) -> Iterator[tuple[Part, Message | str]]:
+        parts: Sequence[JobPart],
+        message: Callable[[JobPart], Message],
+        may_go: Callable[[JobPart], bool],
+    ) -> Iterator[tuple[JobPart, Message | str]]:
         """Every part with its reply, or with the reason why there is none, as they come."""
         deadline = self.experiment.engine.deadline
         queue = list(reversed(parts))
-        waiting: dict[str, tuple[Part, float]] = {}  # message id -> part, time of sending
+        waiting: dict[str, tuple[JobPart, float]] = {}  # message id -> part, time of sending
         pause = POLL[0]
         while queue or waiting:
             while queue and may_go(queue[-1]):
@@ -256,7 +256,7 @@ class GridCrew:
         except ValueError as problem:
             return Outcome(job, Failed(error=f"its reply was refused: {problem}"))
 
-    def _assessed(self, job: Job, answers: dict[Part, Message | str]) -> Outcome:
+    def _assessed(self, job: Job, answers: dict[JobPart, Message | str]) -> Outcome:
         """What those tell who answer; the others have no say."""
         curves: dict[int, dict[Features, Curve]] = {}
         missing: dict[int, str] = {}
@@ -270,7 +270,7 @@ class GridCrew:
                 missing |= dict.fromkeys(part.clients, str(problem))
         return Outcome(job, Assessed(curves=curves, missing=missing))
 
-    def _personal(self, job: Job, answers: dict[Part, Message | str]) -> Outcome:
+    def _personal(self, job: Job, answers: dict[JobPart, Message | str]) -> Outcome:
         """Who has a personal model, and who has none and why; a group need not be complete."""
         scores: dict[int, Score] = {}
         missing: dict[int, str] = {}

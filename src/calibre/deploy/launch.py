@@ -71,7 +71,7 @@ def program(name: str) -> str:
 def write_app(
     folder: Path,
     settings: Mapping[str, Any],
-    server: str = "calibre.deploy.server:app",
+    server: str = "calibre.deploy.coordinator:app",
     client: str = "calibre.deploy.client:app",
 ) -> None:
     """A Flower app for ``flwr run``: it only points at Calibre, which every machine has."""

@@ -152,7 +152,7 @@ def write_token(home: Path, address: str, token: str) -> None:
     write_atomic(home / "credentials.yaml", json.dumps(content), private=True)
 
 
-class Server(uvicorn.Server):
+class LinkServer(uvicorn.Server):
     """One of two in a process: signals are for the process, not for each of them."""
 
     def __init__(self, app: object, keys: Path, **more: Any) -> None:
@@ -204,8 +204,8 @@ async def serve(keys: Path, bind: str, say: Say) -> None:
     app = create_app(_config(port, token, secret), SuperLinkLifespan)
     sites = Sites(keys, app.state.linkstate_factory.state(), say)
     sites.look()
-    inner = Server(app, keys, lifespan="on")
-    outer = Server(Gate(app, sites.known), keys, lifespan="off")
+    inner = LinkServer(app, keys, lifespan="on")
+    outer = LinkServer(Gate(app, sites.known), keys, lifespan="off")
     pairs = (inner, private), (outer, public)
     tasks = [asyncio.create_task(server.serve([place])) for server, place in pairs]
     stop = asyncio.Event()

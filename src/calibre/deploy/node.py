@@ -31,7 +31,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
     push_objects,
 )
 
-from calibre.deploy.fleet import Fleet, RefusedError, RunEndedError
+from calibre.deploy.fleet import Fleet, NodeRefusedError, RunEndedError
 from calibre.deploy.keys import private_key
 from calibre.deploy.warm import APP, Warm
 
@@ -116,7 +116,7 @@ def main() -> None:
         while True:
             try:
                 work(superlink, Path(certificates), Path(key), json.loads(config), *(app or [APP]))
-            except RefusedError:
+            except NodeRefusedError:
                 said = "the coordinator does not take this site's key, or the clock here is wrong"
             except httpx.HTTPStatusError as problem:
                 said = f"the coordinator does not let this site in yet: {problem.response.text}"

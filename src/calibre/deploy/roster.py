@@ -18,7 +18,7 @@ from calibre.data.federation import Federation
 from calibre.data.formats.known import KNOWN
 from calibre.data.parts import Parts
 from calibre.data.pool import Pool
-from calibre.deploy.messages import Facts, SiteReport
+from calibre.deploy.records import FederationFacts, SiteReport
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
@@ -32,7 +32,7 @@ MOST_TOGETHER = 2**31 - 1  # images of all sites: they are numbered by int32
 class Roster:
     """Who takes part, in order of client numbers, and what all of them must agree on."""
 
-    facts: Facts
+    facts: FederationFacts
     members: tuple[SiteReport, ...]
 
     def number(self, name: str) -> int | None:
@@ -59,7 +59,7 @@ def load(folder: Path) -> Roster | None:
         return None
     content = json.loads(file.read_text(encoding="utf-8"))
     members = tuple(SiteReport.model_validate(member) for member in content["members"])
-    return Roster(Facts.model_validate(content["facts"]), members)
+    return Roster(FederationFacts.model_validate(content["facts"]), members)
 
 
 def begin(reports: Sequence[SiteReport], experiment: Experiment) -> Roster:
@@ -70,7 +70,7 @@ def begin(reports: Sequence[SiteReport], experiment: Experiment) -> Roster:
         raise UserError("no site trains: all that have joined say novel = true")
     source = experiment.data.source
     norm = chosen_normalization(experiment.network, training[0].shape[2]) or _common(reports)
-    facts = Facts(
+    facts = FederationFacts(
         name=source if source in KNOWN else Path(source).stem or "sites",
         shape=training[0].shape,
         classes=_in_order({name for report in reports for name in report.classes}),
@@ -83,7 +83,7 @@ def begin(reports: Sequence[SiteReport], experiment: Experiment) -> Roster:
     return Roster(facts, (*training, *novel))
 
 
-def check_fits(report: SiteReport, facts: Facts) -> None:
+def check_fits(report: SiteReport, facts: FederationFacts) -> None:
     """Raise UserError where a site's images or classes are not those of the federation."""
     if report.shape != facts.shape:
         raise UserError(
@@ -146,7 +146,7 @@ def federation_of(roster: Roster) -> Federation:
     )
 
 
-def empty_pool(facts: Facts) -> Pool:
+def empty_pool(facts: FederationFacts) -> Pool:
     """What the coordinator holds of the images: their shape and classes."""
     return Pool(
         name=facts.name,

@@ -21,9 +21,9 @@ from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
 from calibre.models.preprocessing import chosen_normalization
-from calibre.personal.choosing import Choice, Curve, Features
 from calibre.personal.model import Personal, Prepared, TestSet
 from calibre.personal.own import start_anew
+from calibre.personal.pooling import Curve, Features, HeadChoice
 from calibre.personal.ways import way_of
 from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, put, take
@@ -127,7 +127,7 @@ class Host:
         state: ServerState,
         role: str,
         clients: Sequence[int],
-        choice: Choice | None = None,
+        choice: HeadChoice | None = None,
     ) -> list[Personal]:
         """Personal models of a group of clients, scored on their own test images."""
         method = self.load(role).method

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, ValidationError, model_validator
 
 from calibre.methods.method import Update
-from calibre.personal.choosing import Choice, Curve, Features
+from calibre.personal.pooling import Curve, Features, HeadChoice
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
 from calibre.tensors import Tensors, grouped, ordered
@@ -40,7 +40,7 @@ class Job(Settings):
     kind: Literal["update", "assess", "personalize"]
     clients: Annotated[tuple[Count, ...], Field(min_length=1)]
     role: Name = METHOD
-    choice: Choice | None = None  # for personal models: what all clients go by
+    choice: HeadChoice | None = None  # for personal models: what all clients go by
     kept: tuple[Count, ...] = ()  # after which round each client last kept something; 0: never
 
 

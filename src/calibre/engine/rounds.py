@@ -42,7 +42,7 @@ from calibre.experiment import Experiment
 from calibre.files import in_words, write_atomic
 from calibre.methods.method import Update
 from calibre.personal.card import Preprocessing
-from calibre.personal.choosing import Choice, pooled
+from calibre.personal.pooling import HeadChoice, pooled
 from calibre.personal.ways import way_of
 from calibre.report import collapse
 from calibre.report.metrics import ClientResult
@@ -78,7 +78,7 @@ def run(
             else InProcess(host)
         )
         try:
-            return Run(experiment, store, federation, host, crew, emit, started).finish()
+            return OngoingRun(experiment, store, federation, host, crew, emit, started).finish()
         finally:
             crew.close()
 
@@ -98,7 +98,7 @@ def opened(experiment: Experiment, folder: Path) -> Iterator[RunFolder]:
             store.close()
 
 
-class Run:
+class OngoingRun:
     """A run in its folder: how far it got, and who does its work."""
 
     def __init__(
@@ -267,7 +267,7 @@ class Run:
         kind: Literal["update", "assess", "personalize"],
         clients: Sequence[int],
         role: str = METHOD,
-        choice: Choice | None = None,
+        choice: HeadChoice | None = None,
     ) -> Job:
         kept = tuple(self.kept.get(client, 0) for client in clients)
         return Job(kind=kind, clients=tuple(clients), role=role, choice=choice, kept=kept)
@@ -360,7 +360,7 @@ class Run:
         size = way.group(len(ids))
         return [ids[i : i + size] for i in range(0, len(ids), size)]
 
-    def _choose(self, role: str) -> Choice | None:
+    def _choose(self, role: str) -> HeadChoice | None:
         """What all clients' personal models go by, found by their cross-validation together."""
         state = self.state if role == METHOD else self.host.initial_state(role)
         jobs = [self._job("assess", group, role) for group in self._groups(role)]
@@ -378,7 +378,7 @@ class Run:
                         told.append(curves)
         return pooled(told)
 
-    def _personalize(self, role: str, choice: Choice | None) -> dict[int, float]:
+    def _personalize(self, role: str, choice: HeadChoice | None) -> dict[int, float]:
         """The accuracy of every client's personal model."""
         state = self.state if role == METHOD else self.host.initial_state(role)
         method = method_of(self.experiment, role)

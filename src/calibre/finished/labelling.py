@@ -17,7 +17,7 @@ from calibre.data.formats.folder import Listed
 from calibre.data.labels_file import LONGEST_LABEL
 from calibre.errors import UserError
 from calibre.finished.label_store import LabelStore
-from calibre.finished.learner import Estimate, Labels
+from calibre.finished.learner import Labels, LearningEstimate
 from calibre.finished.suggesting import in_words
 
 AT_ONCE = 20  # images that are suggested together
@@ -34,7 +34,7 @@ class Learning(Protocol):
 
     def suggest(self, seen: Sequence[int], count: int) -> list[Suggestion]: ...
 
-    def estimate(self, labels: Labels) -> Estimate | None: ...
+    def estimate(self, labels: Labels) -> LearningEstimate | None: ...
 
     def guess(self, labels: Labels, image: int) -> list[tuple[str, float]]: ...
 
@@ -58,7 +58,7 @@ class Labelling:
         self._classes = list(dict.fromkeys(classes))  # keys 1 to 9 stay where they are
         self._queue: list[Suggestion] = []
         self._done: list[_Done] = []
-        self._growth: list[Estimate] = []
+        self._growth: list[LearningEstimate] = []
         self._estimated: Labels | None = None
         self._note = ""
         self._asked: set[int] | None = None  # what was known when more were asked for
@@ -188,7 +188,7 @@ class Labelling:
             self._revision += bool(more)
 
     def learn(self) -> None:
-        """Estimate the accuracy by all labels, if that is not done yet."""
+        """LearningEstimate the accuracy by all labels, if that is not done yet."""
         with self._learning:
             with self._lock:
                 labels = self._labels()
@@ -251,7 +251,7 @@ class Labelling:
         self._classes += used
 
 
-def _figures(estimate: Estimate) -> dict[str, Any]:
+def _figures(estimate: LearningEstimate) -> dict[str, Any]:
     low, high = estimate.interval
     return {
         "labels": estimate.labels,

@@ -16,11 +16,11 @@ from calibre.finished.newcomer import check_encoder, prior_for
 from calibre.finished.run import FinishedRun
 from calibre.finished.suggesting import site_of, stream
 from calibre.models.network import Head
-from calibre.personal.choosing import Choice
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import FOLDS, stratified
-from calibre.personal.solve import Problem, solve_heads, unfold
+from calibre.personal.pooling import HeadChoice
+from calibre.personal.solve import HeadProblem, solve_heads, unfold
 from calibre.personal.solved_head import strengths_for, without
 from calibre.personal.trust import wilson
 
@@ -30,7 +30,7 @@ Labels = Mapping[int, str]  # image to class
 
 
 @dataclass(frozen=True)
-class Estimate:
+class LearningEstimate:
     """How often the model of so many labels is right, each asked of a model that did not see it."""
 
     labels: int
@@ -48,7 +48,7 @@ class Learner:
     def __init__(
         self,
         images: Encoded,  # all of them, as if each had a label
-        choice: Choice | None = None,
+        choice: HeadChoice | None = None,
         prior: Callable[[Sequence[str]], Head | None] = lambda classes: None,
     ) -> None:
         self._images, self._choice, self._prior = images, choice, prior
@@ -59,7 +59,7 @@ class Learner:
         encodings = self._images.experts[0].samples.features.float()
         return suggest(encodings, seen, count, stream())
 
-    def estimate(self, labels: Labels) -> Estimate | None:
+    def estimate(self, labels: Labels) -> LearningEstimate | None:
         """None where no class has two labels."""
         classes = tuple(sorted(set(labels.values())))
         seen = self._seen(labels, classes)
@@ -70,7 +70,7 @@ class Learner:
         for expert, strength in zip(seen.experts, self._for(seen, classes), strict=True):
             logits += expert.share * without(seen, expert, [strength])[0]
         right = logits.argmax(1) == seen.labels
-        return Estimate(len(labels), int(right[held].sum()), int(held.sum()))
+        return LearningEstimate(len(labels), int(right[held].sum()), int(held.sum()))
 
     def guess(self, labels: Labels, image: int) -> list[tuple[str, float]]:
         """The classes of one image by a model of all labels, most probable first."""
@@ -81,7 +81,7 @@ class Learner:
         logits = torch.zeros(len(classes), dtype=torch.float64)
         strengths = self._for(seen, classes)
         for all_, own, strength in zip(self._images.experts, seen.experts, strengths, strict=True):
-            (head,) = solve_heads([Problem(*own.samples, strength, own.prior)], len(classes))
+            (head,) = solve_heads([HeadProblem(*own.samples, strength, own.prior)], len(classes))
             logits += own.share * F.linear(all_.samples.features[image], *head)
         shares = logits.softmax(0).tolist()
         return sorted(zip(classes, shares, strict=True), key=lambda pair: -pair[1])

@@ -21,10 +21,10 @@ from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head
 from calibre.personal.assemble import RATE, Making
 from calibre.personal.card import Preprocessing
-from calibre.personal.choosing import Choice
 from calibre.personal.heads import Samples
 from calibre.personal.model import Kept, as_classifier, count_right_by_head
 from calibre.personal.own import ALONE
+from calibre.personal.pooling import HeadChoice
 from calibre.personal.predictor import SideBySide
 from calibre.personal.ways import way_of
 from calibre.tensors import Tensors
@@ -50,7 +50,7 @@ def making(
     state: ServerState,
     scored: Scored,
     facts: Mapping[str, Any],
-    choice: Choice | None,
+    choice: HeadChoice | None,
     rate: float = RATE,
 ) -> Making:
     """What a client's bundle is made from; ``facts`` are what its card tells of the run.

@@ -24,8 +24,8 @@ from calibre.methods.method import ServerState
 from calibre.personal.assemble import RATE, Making, assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
-from calibre.personal.choosing import Choice
 from calibre.personal.model import Prepared
+from calibre.personal.pooling import HeadChoice
 from calibre.report import runs
 from calibre.run_folder import RunFolder
 from calibre.settings import nearest, validate
@@ -168,10 +168,10 @@ class FinishedRun:
         return packing.making(host, self.state, scored, self.facts, self.choice, rate)
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> HeadChoice | None:
         """What all clients' personal models went by."""
         told = (self.run.metrics.get("personal") or {}).get("choice")
-        return None if told is None else Choice.model_validate(told)
+        return None if told is None else HeadChoice.model_validate(told)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import ClassVar
 from torch import nn
 
 from calibre.methods.method import Method
+from calibre.models.fixed import Nothing
 from calibre.models.network import Problem
-from calibre.models.pixels import Nothing
 
 
 class Majority(Method):

@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import nn
 
 from calibre.methods.method import Method
-from calibre.models import pixels
+from calibre.models import fixed
 from calibre.models.network import Problem
 
 
@@ -19,6 +19,6 @@ class OwnPixels(Method):
 
     def build(self, problem: Problem) -> nn.Module:
         network = nn.Module()
-        side = min(problem.size, pixels.LARGEST_SIDE)
-        network.encoder = pixels.Pixels(problem.channels, side)
+        side = min(problem.size, fixed.LARGEST_SIDE)
+        network.encoder = fixed.Pixels(problem.channels, side)
         return network

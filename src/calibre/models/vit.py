@@ -53,7 +53,7 @@ class MLP(nn.Module):
         return y
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     def __init__(self, D: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(D, EPSILON)
@@ -83,7 +83,7 @@ class ViT(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, D))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size // patch) ** 2, D))
         self.patch_embed = Patches(channels, patch, D)
-        self.blocks = nn.Sequential(*(Block(D) for _ in range(DEPTH)))
+        self.blocks = nn.Sequential(*(TransformerBlock(D) for _ in range(DEPTH)))
         self.norm = nn.LayerNorm(D, EPSILON)
         nn.init.trunc_normal_(self.pos_embed, std=STD)
         for module in self.modules():

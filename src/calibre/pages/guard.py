@@ -18,8 +18,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from calibre.errors import UserError
+from calibre.pages.documents import assemble, policy
 from calibre.pages.http import HTML, Answer, RefusedError, Request
-from calibre.pages.page import assemble, policy
 
 ENTRANCE = assemble("enter.html")
 SHORTEST, LONGEST = 20, 200  # characters of a token

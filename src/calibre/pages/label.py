@@ -23,8 +23,8 @@ from calibre.data.formats import EncodedImage, UnreadableError
 from calibre.data.formats.opening import opened
 from calibre.errors import UserError
 from calibre.finished.labelling import ConflictError, Labelling
+from calibre.pages.documents import page
 from calibre.pages.http import Answer, RefusedError, Request
-from calibre.pages.page import page
 from calibre.pages.routing import Route
 from calibre.personal.bundle import BundleThereError
 

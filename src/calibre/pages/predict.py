@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from calibre.pages.batches import Batches
+from calibre.pages.batching import Batches
+from calibre.pages.documents import page
 from calibre.pages.forms import File, files, is_form
 from calibre.pages.http import TEXT, Answer, RefusedError, Request
-from calibre.pages.metrics import Metrics
-from calibre.pages.page import page
+from calibre.pages.prometheus import Metrics
 from calibre.pages.routing import Route
 from calibre.personal.bundle import Bundle, Prediction
 from calibre.personal.card import markdown

@@ -45,7 +45,7 @@ from calibre.pages.conversation import Desk, Exchange, Limits, converse
 from calibre.pages.guard import Access, Guard
 from calibre.pages.http import Answer, RefusedError, Request
 from calibre.pages.log import RequestLog
-from calibre.pages.metrics import KIND, Metrics
+from calibre.pages.prometheus import KIND, Metrics
 from calibre.pages.routing import Route, Routes
 
 __all__ = ["Access", "Answer", "Limits", "RefusedError", "Request", "Route", "Server"]

@@ -25,10 +25,10 @@ from calibre.personal.card import (
     Preprocessing,
     Refusal,
 )
+from calibre.personal.feature_parts import spec_of
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut
 from calibre.personal.outside import RATES, Prototypes, fit_prototypes, refused, threshold
-from calibre.personal.parts import spec_of
 from calibre.personal.predictor import Predictor
 from calibre.personal.trust import calibration_error, fit_temperature, surprise, wilson
 from calibre.sections import NetworkSettings

@@ -30,7 +30,7 @@ from calibre.errors import UserError
 from calibre.files import sync_folder, write_atomic
 from calibre.models.network import Problem, is_own_code, to_fast_layout
 from calibre.personal.card import Card, markdown
-from calibre.personal.parts import build_part
+from calibre.personal.feature_parts import build_part
 from calibre.personal.pictures import Picture, as_encoded, is_one
 from calibre.personal.predictor import Predictor
 from calibre.settings import validate

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from calibre.data.augment import Normalization
-from calibre.personal.parts import PartSpec, in_words
+from calibre.personal.feature_parts import PartSpec, in_words
 from calibre.sections import Fraction, NetworkSettings
 from calibre.settings import Settings
 from calibre.wording import percent, span

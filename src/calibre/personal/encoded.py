@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from calibre.data.augment import Normalization, plain
 from calibre.local.features import encode
+from calibre.models.fixed import LARGEST_SIDE, Components, Pixels
 from calibre.models.network import Head
-from calibre.models.pixels import LARGEST_SIDE, Components, Pixels
-from calibre.personal.choosing import Features
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import FOLDS, stratified
+from calibre.personal.pooling import Features
 from calibre.personal.predictor import SideBySide
 from calibre.personal.solve import Scaling, fold, scaling, standardise, unfold
 

@@ -17,7 +17,6 @@ from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Classifier, Head
-from calibre.personal.choosing import Choice, Curve, Features
 from calibre.personal.holdout import HeldOut, cross_validate
 from calibre.personal.model import (
     Personal,
@@ -26,6 +25,7 @@ from calibre.personal.model import (
     head_tensors,
     part_tensors,
 )
+from calibre.personal.pooling import Curve, Features, HeadChoice
 from calibre.personal.predictor import SideBySide
 from calibre.personal.solved_head import (
     SolvedHead,
@@ -55,12 +55,12 @@ class FineTuned:
         method: Method,
         state: ServerState,
         clients: Iterable[Prepared],
-        choice: Choice | None,
+        choice: HeadChoice | None,
     ) -> list[Personal]:
         return [self._model(method, state, client, choice) for client in clients]
 
     def _model(
-        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+        self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
     ) -> Personal:
         site = client.site
         received = take(site.network)
@@ -75,11 +75,11 @@ class FineTuned:
         return Personal(site.client, right, model.images, _own_tensors(network), held=moved)
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+        self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
     ) -> tuple[HeldOut, str]:
         return self.solver.held_out(method, state, client, choice)
 
-    def _cross_validated(self, client: Prepared, choice: Choice | None) -> HeldOut:
+    def _cross_validated(self, client: Prepared, choice: HeadChoice | None) -> HeldOut:
         site = client.site
         received = take(site.network)
         images, labels = site.images[: site.labelled], site.labels[: site.labelled]
@@ -101,7 +101,7 @@ class FineTuned:
         return cross_validate(labels, refit, rng.stream(site.seed, "folds", site.client), FOLDS)
 
 
-def finetune(site: Site, choice: Choice | None) -> Classifier:
+def finetune(site: Site, choice: HeadChoice | None) -> Classifier:
     """The site's encoder, in place, and a head that starts as the solved one."""
     seen = encoded(site)
     start = solved(seen, strengths_for(seen, choice))

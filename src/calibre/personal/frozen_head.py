@@ -9,7 +9,6 @@ from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head, feature_count
-from calibre.personal.choosing import Choice
 from calibre.personal.heads import Samples, fresh_head, train_heads
 from calibre.personal.holdout import HeldOut, cross_validate, refit_heads
 from calibre.personal.model import (
@@ -19,6 +18,7 @@ from calibre.personal.model import (
     head_tensors,
     own_encoder,
 )
+from calibre.personal.pooling import HeadChoice
 from calibre.tensors import Tensors
 
 LARGEST_GROUP = 32
@@ -38,7 +38,7 @@ class FrozenHead:
         method: Method,
         state: ServerState,
         clients: Iterable[Prepared],
-        choice: Choice | None,
+        choice: HeadChoice | None,
     ) -> list[Personal]:
         ids: list[int] = []
         starts: list[Head] = []
@@ -65,7 +65,7 @@ class FrozenHead:
         ]
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+        self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
         encoder = site.network.get_submodule("encoder")

@@ -12,8 +12,8 @@ from calibre.errors import UserError
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method
+from calibre.models.fixed import Components
 from calibre.models.network import Head
-from calibre.models.pixels import Components
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut
 from calibre.tensors import Tensors, belongs, put, take

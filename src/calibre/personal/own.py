@@ -11,9 +11,9 @@ from calibre import rng
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
-from calibre.personal.choosing import Choice
 from calibre.personal.holdout import HeldOut, Refit, cross_validate
 from calibre.personal.model import Personal, Prepared, as_classifier, count_right
+from calibre.personal.pooling import HeadChoice
 from calibre.personal.predictor import SideBySide
 from calibre.tensors import Tensors, belongs, take
 
@@ -53,7 +53,7 @@ class Own:
         method: Method,
         state: ServerState,
         clients: Iterable[Prepared],
-        choice: Choice | None,
+        choice: HeadChoice | None,
     ) -> list[Personal]:
         models = []
         for site, kept, test in clients:
@@ -64,7 +64,7 @@ class Own:
         return models
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+        self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
         labels = site.labels[: site.labelled]

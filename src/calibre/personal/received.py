@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from calibre import rng
 from calibre.local.features import encode
 from calibre.methods.method import Method, ServerState
-from calibre.personal.choosing import Choice
 from calibre.personal.holdout import HeldOut, as_it_is, cross_validate
 from calibre.personal.model import Personal, Prepared, count_right
+from calibre.personal.pooling import HeadChoice
 from calibre.personal.predictor import SideBySide
 from calibre.tensors import belongs
 
@@ -29,7 +29,7 @@ class AsReceived:
         method: Method,
         state: ServerState,
         clients: Iterable[Prepared],
-        choice: Choice | None,
+        choice: HeadChoice | None,
     ) -> list[Personal]:
         models = []
         for site, kept, test in clients:
@@ -39,7 +39,7 @@ class AsReceived:
         return models
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+        self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
         encoders, head = method.classifier(site.network)

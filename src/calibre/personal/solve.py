@@ -66,7 +66,7 @@ def unfold(head: Head, by: Scaling) -> Head:
     return Head(weight * by.spread, head.bias.double() + weight @ by.centre)
 
 
-class Problem(NamedTuple):
+class HeadProblem(NamedTuple):
     """One client's regression: minimise Σ cross-entropy + 1/(2C) |W - W0|² over W and b."""
 
     features: Tensor  # [n, d], standardised
@@ -75,7 +75,7 @@ class Problem(NamedTuple):
     prior: Head | None = None  # W0 [K, d] and the bias to start from, in the same coordinates
 
 
-def solve_heads(problems: Sequence[Problem], classes: int) -> list[Head]:
+def solve_heads(problems: Sequence[HeadProblem], classes: int) -> list[Head]:
     """The optimum of every problem, float64 [K, d] and [K], in the coordinates of its features.
 
     Only classes of which a client has a label take part in its softmax; the others get weights of

@@ -1,7 +1,7 @@
 """A linear head on the frozen encoder, solved: regularised logistic regression to convergence.
 
 Where the server has a head, a client's is shrunk towards it instead of towards zero. How strongly
-is chosen by cross-validation (:mod:`calibre.personal.choosing`). A second head on the pixels helps
+is chosen by cross-validation (:mod:`calibre.personal.pooling`). A second head on the pixels helps
 the first (:mod:`calibre.personal.encoded`).
 """
 
@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from calibre import rng
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
+from calibre.models.fixed import Nothing, Pixels
 from calibre.models.network import Head
-from calibre.models.pixels import Nothing, Pixels
-from calibre.personal.choosing import STRENGTHS, WORST, Choice, Curve, Features, pooled
 from calibre.personal.class_mix import class_mix, corrected, label_mix
 from calibre.personal.encoded import Encoded, Expert, encode_client, parts_for
 from calibre.personal.frozen_head import CAUTION, HOW, LARGEST_GROUP
@@ -30,7 +29,8 @@ from calibre.personal.model import (
     own_encoder,
     part_tensors,
 )
-from calibre.personal.solve import Problem, solve_heads
+from calibre.personal.pooling import STRENGTHS, WORST, Curve, Features, HeadChoice, pooled
+from calibre.personal.solve import HeadProblem, solve_heads
 from calibre.personal.trust import fit_temperature
 
 
@@ -48,11 +48,11 @@ class SolvedHead:
         method: Method,
         state: ServerState,
         clients: Iterable[Prepared],
-        choice: Choice | None,
+        choice: HeadChoice | None,
     ) -> list[Personal]:
         return [self._model(client, choice) for client in clients]
 
-    def _model(self, client: Prepared, choice: Choice | None) -> Personal:
+    def _model(self, client: Prepared, choice: HeadChoice | None) -> Personal:
         site, kept, test = client
         seen = encoded(site)
         strengths = strengths_for(seen, choice)
@@ -69,7 +69,7 @@ class SolvedHead:
         )
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+        self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
     ) -> tuple[HeldOut, str]:
         site = client.site
         seen = encoded(site)
@@ -107,7 +107,7 @@ def prior_of(site: Site) -> Head | None:
 def solved(seen: Encoded, strengths: Sequence[float]) -> Head:
     """The experts' heads as one."""
     heads = [
-        solve_heads([Problem(*expert.samples, strength, expert.prior)], seen.classes)[0]
+        solve_heads([HeadProblem(*expert.samples, strength, expert.prior)], seen.classes)[0]
         for expert, strength in zip(seen.experts, strengths, strict=True)
     ]
     return seen.joined(heads)
@@ -147,10 +147,10 @@ def _curve(seen: Encoded, expert: Expert) -> Curve:
     return Curve(losses=tuple(losses), images=images)
 
 
-def strengths_for(seen: Encoded, choice: Choice | None) -> list[float]:
+def strengths_for(seen: Encoded, choice: HeadChoice | None) -> list[float]:
     """Each expert's C: by the client's own labels, and by what all clients found."""
     own = curves_of(seen)
-    common = (choice or pooled([own]) or Choice(common={})).common
+    common = (choice or pooled([own]) or HeadChoice(common={})).common
     middle = STRENGTHS[len(STRENGTHS) // 2]
     return [curve.choose(common[name]) if name in common else middle for name, curve in own.items()]
 
@@ -171,7 +171,7 @@ def without(seen: Encoded, expert: Expert, strengths: Sequence[float]) -> list[T
     used = [f for f in range(FOLDS) if (fold == f).any()]
     tasks = [(f, s) for s in range(len(strengths)) for f in used]
     problems = [
-        Problem(x[fold != f], labels[fold != f], strengths[s], expert.prior) for f, s in tasks
+        HeadProblem(x[fold != f], labels[fold != f], strengths[s], expert.prior) for f, s in tasks
     ]
     answers = [x.new_zeros(len(x), seen.classes) for _ in strengths]
     for (f, s), head in zip(tasks, solve_heads(problems, seen.classes), strict=True):

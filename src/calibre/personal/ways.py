@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from calibre.methods.method import Method, ServerState
-from calibre.personal.choosing import Choice, Curve, Features
 from calibre.personal.holdout import HeldOut
 from calibre.personal.model import Personal, Prepared
+from calibre.personal.pooling import Curve, Features, HeadChoice
 from calibre.sections import PersonalSettings
 
 
@@ -33,7 +33,7 @@ class PersonalWay(Protocol):
         method: Method,
         state: ServerState,
         clients: Iterable[Prepared],
-        choice: Choice | None,
+        choice: HeadChoice | None,
     ) -> list[Personal]:
         """Models of a group of clients, which are prepared one at a time.
 
@@ -42,7 +42,7 @@ class PersonalWay(Protocol):
         ...
 
     def held_out(
-        self, method: Method, state: ServerState, client: Prepared, choice: Choice | None
+        self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
     ) -> tuple[HeldOut, str]:
         """Answers to a client's labelled images by models not fitted to them, and how they came."""
         ...

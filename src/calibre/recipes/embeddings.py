@@ -12,10 +12,10 @@ from pathlib import Path
 from calibre.experiment import Experiment
 from calibre.finished.encodings import encode_clients
 from calibre.recipes.recipe import Recipe, Verdict
-from calibre.recipes.settings import Scale, Scheme, experiment, method
+from calibre.recipes.scales import Scale, Scheme, experiment, method
 from calibre.report.figures.style import save
 from calibre.report.figures.tsne import View, tsne, views
-from calibre.report.representations import Clusters
+from calibre.report.representations import Separation
 from calibre.report.runs import Run
 from calibre.wording import percent
 
@@ -49,7 +49,7 @@ class Embedding:
 
     def conclude(self, runs: Sequence[Run], folder: Path, scale: Scale) -> str:
         """The pictures of the first seed, the measures of all, and whether clusters are clearer."""
-        measured: dict[str, list[Clusters]] = {}
+        measured: dict[str, list[Separation]] = {}
         pictures: list[Path] = []
         for seed in sorted({run.seed for run in runs}):
             drawn = self._views([run for run in runs if run.seed == seed])
@@ -80,7 +80,7 @@ class Embedding:
         return views(each, ["class"])
 
 
-def _means(found: Sequence[Clusters]) -> list[str]:
+def _means(found: Sequence[Separation]) -> list[str]:
     cells = []
     for measure in MEASURES:
         known = [value for one in found if (value := getattr(one, measure)) is not None]
@@ -88,7 +88,7 @@ def _means(found: Sequence[Clusters]) -> list[str]:
     return cells
 
 
-def _judge(clear: str, vague: str, measured: Mapping[str, Sequence[Clusters]]) -> str:
+def _judge(clear: str, vague: str, measured: Mapping[str, Sequence[Separation]]) -> str:
     """q8: by how many of the three measures, on average over seeds, the clusters are clearer."""
     higher = [
         float(ours) > float(theirs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calibre.experiment import Experiment
 from calibre.recipes.recipe import Recipe
-from calibre.recipes.settings import Scale, experiment, method, rate
+from calibre.recipes.scales import Scale, experiment, method, rate
 from calibre.report.runs import Run
 from calibre.settings import validate
 

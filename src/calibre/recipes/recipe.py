@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from calibre.experiment import Experiment
-from calibre.recipes.settings import Scale
+from calibre.recipes.scales import Scale
 from calibre.report.runs import Run
 
 Verdict = Literal["reproduced", "not reproduced", "not comparable at this scale"]

@@ -11,7 +11,7 @@ from calibre.estimate import seconds
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.recipes.recipe import Recipe
-from calibre.recipes.settings import Scale
+from calibre.recipes.scales import Scale
 from calibre.report.runs import read_all
 from calibre.run_folder import RunFolder
 from calibre.settings import nearest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calibre.experiment import Experiment
 from calibre.recipes.recipe import Recipe, Verdict
-from calibre.recipes.settings import Scale, experiment, method
+from calibre.recipes.scales import Scale, experiment, method
 from calibre.report.runs import Run
 
 OBJECTIVES = {"simclr": "SimCLR", "swav": "SwAV", "smog": "SMoG"}

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from calibre.report.comparison_tables import Comparison, PairedTest
 from calibre.report.inference import CONFIDENCE, EXACT, half_interval, holm, signed_rank
 from calibre.report.rows import (
     OF_ROUNDS,
@@ -21,7 +22,6 @@ from calibre.report.rows import (
     mean_of,
 )
 from calibre.report.runs import Run
-from calibre.report.tables import Comparison, PairedTest
 from calibre.wording import percent
 
 

@@ -30,7 +30,7 @@ class Representations:
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Separation:
     """How clearly groups stand apart; None where there are too few images or groups to say."""
 
     silhouette: float | None  # -1 to 1: how much nearer one's own group is than the next
@@ -44,7 +44,7 @@ def unit(features: Floats) -> Floats:
     return np.asarray(features / np.maximum(length, 1e-12), np.float32)
 
 
-def clusters(features: Floats, groups: Labels) -> Clusters:
+def clusters(features: Floats, groups: Labels) -> Separation:
     """The three figures of representations [n, d] whose groups (classes, clients) are known."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -53,12 +53,12 @@ def clusters(features: Floats, groups: Labels) -> Clusters:
 
     points, count = unit(features), len(np.unique(groups))
     if count < 2 or count >= len(points):
-        return Clusters(None, None, neighbour_accuracy(points, groups))
+        return Separation(None, None, neighbour_accuracy(points, groups))
     # one thread: sums are then rounded alike on every machine
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
         found = KMeans(count, n_init=10, random_state=0).fit_predict(points)
-        return Clusters(
+        return Separation(
             silhouette=float(silhouette_score(points, groups)),
             nmi=float(normalized_mutual_info_score(groups, found)),
             neighbours=neighbour_accuracy(points, groups),

@@ -8,7 +8,7 @@ from calibre import __version__
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.methods.method import Method, ServerState
-from calibre.personal.choosing import Choice
+from calibre.personal.pooling import HeadChoice
 from calibre.report import payoff
 from calibre.report.figures.accuracies import accuracy_figure
 from calibre.report.metrics import ClientResult, interval, summary, write_clients_csv
@@ -27,7 +27,7 @@ def write_results(
     warnings: list[str],
     seconds: float,
     promise: Mapping[str, Any],
-    choice: Choice | None,
+    choice: HeadChoice | None,
 ) -> dict[str, Any]:
     write_atomic(folder.model, to_file(state.groups.get("model", {})))
     write_clients_csv(rows, folder.table)

@@ -12,7 +12,7 @@ from calibre.data.formats import EncodedImage, Raw
 from calibre.data.formats.table import (
     IMAGE_NAMES,
     Columns,
-    Row,
+    TableRow,
     assemble,
     choose_columns,
     read_image,
@@ -30,7 +30,7 @@ class Line:
     """An image, and what its line says of it."""
 
     image: EncodedImage
-    row: Row
+    row: TableRow
 
 
 def rows(

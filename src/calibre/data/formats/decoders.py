@@ -25,7 +25,7 @@ import numpy as np
 
 from calibre.cores import usable_cores
 from calibre.data.formats import EncodedImage, Shape, turns
-from calibre.data.formats.images import PRINT, Block, decode_block
+from calibre.data.formats.images import PRINT, DecodedBlock, decode_block
 from calibre.errors import UserError
 
 BLOCK = 512  # images that are decoded together, at most
@@ -35,7 +35,7 @@ WORTH_PROCESSES = 1.0  # seconds that decoding must take in one process
 PER_IMAGE, PER_BYTE = 2e-4, 3e-8  # seconds, about: to open an image, to decode a compressed byte
 
 
-def decode(images: Iterable[EncodedImage], shape: Shape) -> Iterator[Block]:
+def decode(images: Iterable[EncodedImage], shape: Shape) -> Iterator[DecodedBlock]:
     """Blocks of decoded images, in order."""
     blocks = _blocks(images, block_size(shape))
     first: list[list[EncodedImage]] = []
@@ -74,13 +74,13 @@ def _blocks(images: Iterable[EncodedImage], size: int) -> Iterator[list[EncodedI
 
 def _decode_in_processes(
     blocks: Iterator[list[EncodedImage]], shape: Shape, processes: int
-) -> Iterator[Block]:
+) -> Iterator[DecodedBlock]:
     helpers: list[_Helper] = []
     try:
         helpers += [_Helper() for _ in range(processes)]
         idle = list(helpers)
         busy: dict[object, tuple[_Helper, int, list[EncodedImage]]] = {}
-        done: dict[int, Block] = {}
+        done: dict[int, DecodedBlock] = {}
         waiting = enumerate(blocks)
         upcoming = next(waiting, None)
         for number in count():
@@ -133,7 +133,7 @@ class _Helper:
             )
             self.connection.send_bytes(b"".join(loads))
 
-    def receive(self, images: Sequence[EncodedImage], shape: Shape) -> Block:
+    def receive(self, images: Sequence[EncodedImage], shape: Shape) -> DecodedBlock:
         pixels = np.empty((len(images), *shape), np.uint8)
         try:
             said = json.loads(self.connection.recv_bytes())
@@ -145,7 +145,7 @@ class _Helper:
                 f"that decodes them ({self._end()}); find it by moving half of them away"
             ) from None
         problems = {int(place): text for place, text in said["problems"].items()}
-        return Block(pixels, prints, problems, Counter(said["changes"]))
+        return DecodedBlock(pixels, prints, problems, Counter(said["changes"]))
 
     def _end(self) -> str:
         code = self.process.wait()

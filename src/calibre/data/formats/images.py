@@ -52,7 +52,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Block:
+class DecodedBlock:
     """Decoded images, and what is to be told of them."""
 
     pixels: Pixels  # [n, H, W, C]; black where an image cannot be read
@@ -79,7 +79,7 @@ def survey(images: Iterable[EncodedImage], count: int) -> Survey:
     return Survey(sizes, colour)
 
 
-def decode_block(images: Sequence[EncodedImage], shape: Shape) -> Block:
+def decode_block(images: Sequence[EncodedImage], shape: Shape) -> DecodedBlock:
     """All of ``images`` in one array; ``shape`` is height, width and channels."""
     pixels = np.zeros((len(images), *shape), np.uint8)
     problems: dict[int, str] = {}
@@ -92,7 +92,7 @@ def decode_block(images: Sequence[EncodedImage], shape: Shape) -> Block:
                 changes.update(changed)
             except UnreadableError as error:
                 problems[place] = str(error)
-    return Block(pixels, prints(pixels), problems, changes)
+    return DecodedBlock(pixels, prints(pixels), problems, changes)
 
 
 def prints(pixels: Pixels) -> npt.NDArray[np.void]:

@@ -23,7 +23,7 @@ from calibre.data.formats.table import (
     IMAGE_NAMES,
     PARTS,
     Columns,
-    Row,
+    TableRow,
     assemble,
     choose_columns,
     read_image,
@@ -109,7 +109,7 @@ def _parts(place: Path, files: Sequence[Path]) -> tuple[Sequence[Path], Sequence
     return [f for f in files if found[f] == "train"], [f for f in files if found[f] == "test"]
 
 
-def _rows(path: Path, columns: Columns, part: str) -> list[Row]:
+def _rows(path: Path, columns: Columns, part: str) -> list[TableRow]:
     names = columns.about
     return [
         read_row(path, number, columns, dict(zip(names, row, strict=True)), part)

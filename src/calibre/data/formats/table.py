@@ -39,7 +39,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """What a table says of an image."""
 
     label: Any  # None: unlabelled
@@ -96,7 +96,7 @@ def _some(names: Sequence[str]) -> str:
 
 def read_row(
     path: Path, number: int, columns: Columns, row: Mapping[str, Any], part: str = "train"
-) -> Row:
+) -> TableRow:
     """A row by column, its image not looked at; number it as the user's editor does."""
     for name in (columns.client, columns.split):
         if name:
@@ -120,7 +120,7 @@ def read_row(
             f"{path}: row {number} is a test image with nothing in column '{columns.label}': "
             "nothing can be scored on it; fill it in or take the row away"
         )
-    return Row(label, str(row[columns.client]) if columns.client else None, part)
+    return TableRow(label, str(row[columns.client]) if columns.client else None, part)
 
 
 def read_image(path: Path, number: int, column: str, value: Any) -> EncodedImage:
@@ -157,7 +157,7 @@ def _label(value: Any) -> Any:
 
 
 def assemble(
-    place: Path, rows: Sequence[Row], images: Encoded, classes: tuple[str, ...] | None = None
+    place: Path, rows: Sequence[TableRow], images: Encoded, classes: tuple[str, ...] | None = None
 ) -> Raw:
     """The parts of a table; ``images`` has one for each row, and is not read.
 

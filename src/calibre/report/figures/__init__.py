@@ -7,13 +7,13 @@ from calibre.report.runs import Run
 from calibre.settings import look_up
 
 FIGURES = {
-    "mean-variance": "calibre.report.figures.methods:mean_variance",
+    "mean-variance": "calibre.report.figures.mean_variance:mean_variance",
     "distributions": "calibre.report.figures.clients:distributions",
     "sorted": "calibre.report.figures.clients:ranked",
     "by-classes": "calibre.report.figures.clients:by_classes",
     "by-size": "calibre.report.figures.clients:by_size",
     "curves": "calibre.report.figures.curves:curves",
-    "federation": "calibre.report.figures.federation:of_runs",
+    "federation": "calibre.report.figures.holdings:of_runs",
 }
 TSNE = "tsne"  # the one figure that needs the images again: engine.encodings makes what it shows
 

@@ -10,9 +10,9 @@ import numpy as np
 from calibre.report.figures.style import CROWD, SMALL, TEXT, WIDTH, mark
 from calibre.report.representations import (
     NEIGHBOURS,
-    Clusters,
     Labels,
     Representations,
+    Separation,
     clusters,
     flatten,
 )
@@ -29,7 +29,7 @@ class View:
 
     method: Representations
     by: By
-    clusters: Clusters
+    clusters: Separation
 
     @property
     def groups(self) -> Labels:
@@ -74,7 +74,7 @@ def tsne(drawn: Sequence[View]) -> Any:
     return figure
 
 
-def in_words(measured: Clusters) -> list[str]:
+def in_words(measured: Separation) -> list[str]:
     """The three figures; a dash for what could not be measured."""
 
     def figure(value: float | None) -> str:

@@ -15,12 +15,12 @@ from calibre.data.federation import load as load_federation
 from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.report.compare import compare
+from calibre.report.comparison_tables import OF_CLIENTS, OF_RUNS
 from calibre.report.floors import title_of
 from calibre.report.metrics import summary
-from calibre.report.page import figures, story
+from calibre.report.page import plotted, story
 from calibre.report.rows import GROUPS, Estimate
 from calibre.report.runs import Run
-from calibre.report.tables import OF_CLIENTS, OF_RUNS
 
 SCRIPTS = ("stage.js", "plots.js", "charts.js", "table.js", "page.js")
 
@@ -65,7 +65,7 @@ def _section(run: Run, label: str) -> dict[str, Any]:
     warnings = story.warnings(run)
     try:
         federation = load_federation(run.folder)
-        heat, about = figures.class_map(federation), federation.datasheet["description"]
+        heat, about = plotted.class_map(federation), federation.datasheet["description"]
     except UserError as error:
         heat, about = None, ""
         warnings.append(f"who holds what is not shown: {error}")
@@ -87,8 +87,8 @@ def _section(run: Run, label: str) -> dict[str, Any]:
             "name": f"{label}, seed {run.seed}",
             "method": label,
             "floors": {name: title_of(name) for name in run.clients[0].floors},
-            "clients": figures.client_columns(run),
-            "curves": figures.curves(run.rounds),
+            "clients": plotted.client_columns(run),
+            "curves": plotted.curves(run.rounds),
             "heat": heat,
         },
     }

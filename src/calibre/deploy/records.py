@@ -62,7 +62,7 @@ class Hello(Settings):
     share: Share | None = None
 
 
-class Facts(Settings):
+class FederationFacts(Settings):
     """What every site must know of the federation of sites."""
 
     name: Name  # of the data
@@ -77,7 +77,7 @@ class Facts(Settings):
         return Normalization(self.mean, self.std)
 
 
-class Request(Settings):
+class JobRequest(Settings):
     """A job for one node, and what it must know to do it."""
 
     job: Job
@@ -85,7 +85,7 @@ class Request(Settings):
     training: Positive  # clients that take part in training
     oldest: Count  # the earliest round that the server may go back to
     experiment: str
-    facts: Facts | None
+    facts: FederationFacts | None
     half: bool
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import nn
 
+from calibre.models.fixed import Components, Nothing, Pixels
 from calibre.models.network import Problem, build_encoder
-from calibre.models.pixels import Components, Nothing, Pixels
 from calibre.settings import Settings
 
 Size = Annotated[int, Field(ge=1, le=4096)]

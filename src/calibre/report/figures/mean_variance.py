@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from calibre.report.figures.labels import label_points
+from calibre.report.figures.captions import label_points
 from calibre.report.figures.style import TEXT, WIDTH, in_percent, mark, tidy
 from calibre.report.metrics import summary
 from calibre.report.rows import GROUPS, Group, Row, arrange

@@ -27,7 +27,7 @@ from calibre.deploy.roster import Roster
 from calibre.engine.events import Emit, to_all
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
-from calibre.engine.rounds import Run, keep, opened
+from calibre.engine.rounds import OngoingRun, keep, opened
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
@@ -78,7 +78,7 @@ def _shared_out(
 
     def run(store: RunFolder) -> dict[str, Any]:
         keep(federation, experiment, store)
-        return Run(experiment, store, federation, host, crew, emit, started).finish()
+        return OngoingRun(experiment, store, federation, host, crew, emit, started).finish()
 
     return _opened(experiment, folder, host, run)
 
@@ -114,7 +114,7 @@ def _among_sites(
 
     def run(store: RunFolder) -> dict[str, Any]:
         remember()
-        return Run(experiment, store, federation, host, crew, emit, started, latest).finish()
+        return OngoingRun(experiment, store, federation, host, crew, emit, started, latest).finish()
 
     return _opened(experiment, folder, host, run)
 
@@ -168,7 +168,7 @@ def _warnings_to(file: Path) -> Emit:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run by Flower; the outcome is left in the run folder for whoever started it."""
+    """OngoingRun by Flower; the outcome is left in the run folder for whoever started it."""
     from calibre.screen import LiveView
 
     config = context.run_config

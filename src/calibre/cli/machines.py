@@ -125,7 +125,7 @@ def site_check(
 ) -> None:
     """Read a site's images and show everything that would leave it."""
     from calibre import experiment as experiments
-    from calibre.deploy.site import leaves, own_data, read_site, report
+    from calibre.deploy.site_data import leaves, own_data, read_site, report
 
     settings = read_site(file)
     told = report(settings, own_data(settings))

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from calibre.models.pixels import Components, Nothing, Pixels
+from calibre.models.fixed import Components, Nothing, Pixels
 
 
 def test_pixels_are_the_image_row_by_row():

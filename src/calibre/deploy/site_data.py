@@ -11,7 +11,7 @@ from calibre.data.federation import Federation
 from calibre.data.parts import Ints, Parts
 from calibre.data.pool import UNLABELLED, Pool
 from calibre.data.sources import load
-from calibre.deploy.messages import Facts, SiteReport
+from calibre.deploy.records import FederationFacts, SiteReport
 from calibre.deploy.site_file import SiteSettings
 from calibre.deploy.site_file import read_site as read_site
 from calibre.engine.client_store import ClientStore
@@ -82,7 +82,7 @@ def report(settings: SiteSettings, data: OwnData) -> SiteReport:
     )
 
 
-def in_federation(data: OwnData, facts: Facts, client: int) -> tuple[Pool, Federation]:
+def in_federation(data: OwnData, facts: FederationFacts, client: int) -> tuple[Pool, Federation]:
     """The site as one client of the federation: all others are empty here."""
     pool = data.pool
     if pool.shape != facts.shape:

@@ -5,10 +5,10 @@ from typing import cast, get_args
 
 from calibre.errors import UserError
 from calibre.recipes.recipe import Recipe
-from calibre.recipes.settings import Scale
+from calibre.recipes.scales import Scale
 from calibre.settings import nearest
 
-MODULES = ("comparison", "table1", "embeddings", "learning_rates")
+MODULES = ("figures34", "table1", "embeddings", "learning_rates")
 
 
 def recipes() -> dict[str, Recipe]:

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from calibre.pages.batches import Batches
+from calibre.pages.batching import Batches
 
 
 def test_what_comes_while_a_worker_is_busy_goes_together():

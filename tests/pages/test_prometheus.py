@@ -1,6 +1,6 @@
 import re
 
-from calibre.pages.metrics import Metrics
+from calibre.pages.prometheus import Metrics
 
 LINE = re.compile(  # as in Prometheus's description of its text format
     r'[a-zA-Z_:][\w:]*(?:\{(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\.)*",?)*\})? (?:[0-9.e+-]+|\+Inf)'

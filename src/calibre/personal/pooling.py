@@ -40,14 +40,14 @@ class Curve(Settings):
         return STRENGTHS[min(range(len(total)), key=lambda i: (round(total[i], 9), i))]
 
 
-class Choice(Settings):
+class HeadChoice(Settings):
     """What all clients of a run go by."""
 
     # mean log loss of a held-out label by each expert, for each of ``STRENGTHS``
     common: dict[Features, Means]
 
 
-def pooled(told: Iterable[Mapping[Features, Curve]]) -> Choice | None:
+def pooled(told: Iterable[Mapping[Features, Curve]]) -> HeadChoice | None:
     """The mean curves over all clients' held-out labels; None where nobody has any."""
     sums: dict[Features, list[float]] = {}
     images: dict[Features, int] = {}
@@ -62,4 +62,4 @@ def pooled(told: Iterable[Mapping[Features, Curve]]) -> Choice | None:
         for features, losses in sums.items()
         if images[features]
     }
-    return Choice(common=known) if known else None
+    return HeadChoice(common=known) if known else None

@@ -92,7 +92,7 @@ def data_show(
     from calibre import experiment as experiments
     from calibre.data import sources
     from calibre.data.federation import build
-    from calibre.report.figures.federation import draw
+    from calibre.report.figures.holdings import draw
     from calibre.tables import gather
 
     settings = (

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from calibre.report import tables
+from calibre.report import comparison_tables as tables
 from calibre.report.compare import compare
 from tests.report.in_memory import method, run
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibre.data.federation import Federation
 from calibre.report.collapse import MONITORS
-from calibre.report.figures.federation import COLUMNS, IN_ORDER, by_main_class, columns
+from calibre.report.figures.holdings import COLUMNS, IN_ORDER, by_main_class, columns
 from calibre.report.runs import Run
 
 DIGITS = 6  # of a share: more than a million test images could tell

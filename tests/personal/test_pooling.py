@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from calibre.personal.choosing import PSEUDO, STRENGTHS, Curve, pooled
+from calibre.personal.pooling import PSEUDO, STRENGTHS, Curve, pooled
 
 N = len(STRENGTHS)
 

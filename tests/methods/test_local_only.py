@@ -6,7 +6,7 @@ import torch
 from calibre.engine import rounds
 from calibre.local.features import encode
 from calibre.local.site import Site
-from calibre.methods.local import converged, train_to_convergence
+from calibre.methods.local_only import converged, train_to_convergence
 from calibre.methods.method import ServerState
 from calibre.methods.supervised import train_classifier
 from calibre.models.network import Head

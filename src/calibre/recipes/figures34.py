@@ -12,8 +12,8 @@ from typing import Any
 from calibre.experiment import Experiment
 from calibre.recipes.claims import Claim
 from calibre.recipes.recipe import Recipe
-from calibre.recipes.settings import Scale, Scheme, experiment, method
-from calibre.report import figures, tables
+from calibre.recipes.scales import Scale, Scheme, experiment, method
+from calibre.report import comparison_tables, figures
 from calibre.report.compare import compare
 from calibre.report.figures.style import save
 from calibre.report.runs import Run
@@ -31,7 +31,7 @@ BEYOND_THE_PAPER = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Panel:
     """One panel: a data set, how it is spread, and what the paper says of it."""
 
     name: str
@@ -57,7 +57,7 @@ class Comparison:
         for run in runs:
             by_method.setdefault(run.label, []).append(run.metrics)
         (picture, _) = save(figures.compose("mean-variance", runs), folder / "mean-variance")
-        lines = [tables.markdown(compare(runs)), f"As a picture: {picture}", ""]
+        lines = [comparison_tables.markdown(compare(runs)), f"As a picture: {picture}", ""]
         for claim in self.claims:
             verdict, said = claim.judge(by_method)
             lines.append(f"- {claim.text}: **{verdict}** ({said})")
@@ -67,7 +67,7 @@ class Comparison:
 # the introduction says so without a figure
 NO_BETTER_THAN_ALONE = Claim("q6", "local only", "train", "mean", None, of="pFL-SimCLR", below=True)
 COMPARISONS = (
-    Comparison(
+    Panel(
         "figure-3-cifar10",
         "Figure 3: mean and variance, CIFAR-10 under Q-non-iid (2 classes)",
         "cifar10",
@@ -78,7 +78,7 @@ COMPARISONS = (
             NO_BETTER_THAN_ALONE,
         ),
     ),
-    Comparison(
+    Panel(
         "figure-3-cifar100",
         "Figure 3: mean and variance, CIFAR-100 under Q-non-iid (5 classes)",
         "cifar100",
@@ -88,7 +88,7 @@ COMPARISONS = (
             Claim("C8", "FedBABU", "train", "variance", 0.0048),
         ),
     ),
-    Comparison(
+    Panel(
         "figure-3-stl10",
         "Figure 3: mean and variance, STL-10 under Q-non-iid (2 classes)",
         "stl10",
@@ -98,14 +98,14 @@ COMPARISONS = (
             Claim("C9", "FedEMA", "train", "variance", -31.1, relative=True),
         ),
     ),
-    Comparison(
+    Panel(
         "figure-3-stl10-d",
         "Section V-B: mean, STL-10 under D-non-iid (0.3)",
         "stl10",
         "dirichlet",
         (Claim("C4", "FedBABU", "train", "mean", 15.18),),
     ),
-    Comparison(
+    Panel(
         "figure-4-cifar10",
         "Figure 4: training and novel clients, CIFAR-10 under D-non-iid (0.3)",
         "cifar10",
@@ -118,7 +118,7 @@ COMPARISONS = (
             NO_BETTER_THAN_ALONE,
         ),
     ),
-    Comparison(
+    Panel(
         "figure-4-cifar100",
         "Figure 4: training and novel clients, CIFAR-100 under D-non-iid (0.3)",
         "cifar100",
@@ -129,7 +129,7 @@ COMPARISONS = (
             Claim("C14", "FedBABU", "novel", "variance", 0.0045),
         ),
     ),
-    Comparison(
+    Panel(
         "few-labels-cifar10",
         "Beyond the paper: CIFAR-10 under D-non-iid (0.3), 5 labels per class and client",
         "cifar10",

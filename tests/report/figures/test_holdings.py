@@ -6,7 +6,7 @@ from PIL import Image
 
 from calibre.data.federation import Federation
 from calibre.data.parts import Parts
-from calibre.report.figures.federation import columns, draw
+from calibre.report.figures.holdings import columns, draw
 
 
 def make(counts: np.ndarray, training: int, classes: tuple[str, ...]) -> Federation:
