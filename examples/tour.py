@@ -75,8 +75,8 @@ def main() -> None:
         method={"name": "calibre", "sgd": {"batch": 32}},
     )
     first = calibre.run(experiment, here / "calibre")
-    print(f"{first.label}: {first.metrics['train']['mean']:.1%} over training clients,")
-    print(f"{first.metrics['novel']['mean']:.1%} over novel ones, who only got the encoder")
+    print(f"{first.label}: {first.metrics.train.mean:.1%} over training clients,")
+    print(f"{first.metrics.novel.mean:.1%} over novel ones, who only got the encoder")
 
     # The same federation with a method and with an objective of our own.
     cautious = calibre.read_experiment(experiment, method=Cautious(eta=0.7))

@@ -132,7 +132,7 @@ def test_a_run_with_the_method_the_encoder_and_the_data(outside, tmp_path, monke
     changes = [change for command in named for change in changes_of(command)]
     experiment = read(None, [*changes, *TINY, "training.rounds=1"])
     metrics = rounds.run(experiment, tmp_path / "run")
-    assert metrics["method"] == "FedAvg with a server rate"
+    assert metrics.method == "FedAvg with a server rate"
     assert (tmp_path / "run" / "clients.csv").exists()
     network = host(experiment, tmp_path / "look").load("method").network
     assert network.encoder.features == 8

@@ -3,6 +3,7 @@ import io
 from rich.console import Console
 
 from calibre.errors import printable
+from calibre.report.events import ClientFailed, Progressed, Warned
 from calibre.screen import LiveView, result_table
 
 
@@ -10,9 +11,9 @@ def test_what_others_say_never_rules_a_terminal():
     evil = "\x1b[2J\x1b]0;title\x07\x9b31m\r\x08gone\u202eevil\ud800 [red]brackets[/]\nnext\t"
     file = io.StringIO()
     with LiveView(Console(file=file, width=200)) as view:
-        view({"event": "failure", "round": 1, "client": 3, "cause": evil})
-        view({"event": "warning", "text": evil})
-        view({"event": "progress", "stage": evil, "done": 1, "of": 1})
+        view(ClientFailed(round=1, client=3, cause=evil))
+        view(Warned(text=evil))
+        view(Progressed(stage=evil, done=1, of=1))
     told = file.getvalue()
     assert told.count("gone\ufffdevil\ufffd [red]brackets[/]\nnext") == 3
     for character in "\x1b\x07\x9b\r\x08\u202e":

@@ -5,12 +5,12 @@ Every example is run by the tests, in a folder of its own.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from calibre.engine.events import Emit
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.report.comparison_tables import Comparison
+from calibre.report.events import Emit, silent
 from calibre.report.runs import Run
 
 if TYPE_CHECKING:
@@ -21,16 +21,12 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 
 
-def _silent(event: dict[str, Any]) -> None:
-    """For runs that nobody watches."""
-
-
 def run(
-    experiment: Experiment | None = None, folder: Path | str | None = None, emit: Emit = _silent
+    experiment: Experiment | None = None, folder: Path | str | None = None, emit: Emit = silent
 ) -> Run:
     """Run an experiment in a folder, or go on with it where it stopped; a finished one is read.
 
-    The folder is ``runs/<name>`` unless given. ``emit`` gets every event as a dict, as it happens.
+    The folder is ``runs/<name>`` unless given. ``emit`` gets every event as it happens.
 
     >>> import calibre
     >>> experiment = calibre.read_experiment(
@@ -40,9 +36,9 @@ def run(
     ...     engine={"workers": 0},  # in this process: worth it for small runs alone
     ... )
     >>> run = calibre.run(experiment, "runs/first")
-    >>> run.label, len(run.clients), run.metrics["train"]["clients"]
+    >>> run.label, len(run.clients), run.metrics.train.clients
     ('Calibre (SimCLR) with labels', 6, 4)
-    >>> 0 <= run.metrics["train"]["worst_tenth"] <= run.metrics["train"]["mean"] <= 1
+    >>> 0 <= run.metrics.train.worst_tenth <= run.metrics.train.mean <= 1
     True
     """
     from calibre import engines
@@ -58,7 +54,7 @@ def run_suite(
     experiment: Experiment | None = None,
     seeds: int = 1,
     folder: Path | str = RUNS,
-    emit: Emit = _silent,
+    emit: Emit = silent,
 ) -> list[Run]:
     """Run methods, written ``name`` or ``name/objective``, on the same federations.
 
@@ -86,7 +82,7 @@ def read_run(folder: Path | str) -> Run:
     >>> worst = min(run.clients, key=lambda client: client.accuracy)
     >>> worst.accuracy == min(client.accuracy for client in run.clients)
     True
-    >>> [event["round"] for event in run.rounds]
+    >>> [event.round for event in run.rounds]
     [1, 2]
     """
     from calibre.report import runs

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from calibre.engine.child import Worker, in_worker
-from calibre.engine.events import Emit
 from calibre.errors import UserError
 from calibre.experiment import Experiment
+from calibre.report.events import Emit
+from calibre.report.metrics import Metrics
 
 
 def run(
     experiment: Experiment, folder: Path, emit: Emit, prepared: Iterable[Worker] = ()
-) -> dict[str, Any]:
+) -> Metrics:
     """Carry out what is left of an experiment in a run folder; return its metrics.
 
     ``prepared`` are worker processes that were started early; only the embedded engine has any.

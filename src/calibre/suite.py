@@ -1,13 +1,13 @@
 """Several methods, over several seeds, on the same federations; the finished are not run again."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from calibre import engines
-from calibre.engine.events import Emit
 from calibre.experiment import Experiment
+from calibre.report import runs
+from calibre.report.events import Emit, NextExperiment
+from calibre.report.metrics import Metrics
 from calibre.run_folder import RunFolder
 from calibre.settings import validate
 
@@ -30,15 +30,15 @@ def variants(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> 
     return chosen
 
 
-def run(experiments: Sequence[Experiment], folder: Path, emit: Emit) -> list[dict[str, Any]]:
+def run(experiments: Sequence[Experiment], folder: Path, emit: Emit) -> list[Metrics]:
     """The metrics of every experiment, each in a folder of its own below ``folder``."""
     results = []
     for experiment in experiments:
         place = folder / experiment.folder_name
         file = RunFolder(place).metrics
         label = f"{experiment.method.label}, seed {experiment.seed}"
-        emit({"event": "experiment", "text": label, "done": file.exists()})
+        emit(NextExperiment(text=label, done=file.exists()))
         if not file.exists():
             engines.run(experiment, place, emit)
-        results.append(json.loads(file.read_text()))
+        results.append(runs.read_metrics(place))
     return results

@@ -41,7 +41,7 @@ def test_every_method_gives_the_same_bits_on_a_grid(tiny, tmp_path, method):
     experiment = tiny(f"method.name={method}", floors, "training.rounds=2", "engine.sites=3")
     rounds.run(experiment, tmp_path / "embedded")
     metrics = on_grid(experiment, tmp_path)
-    assert metrics["failures"] == 0
+    assert metrics.failures == 0
     assert gathered(tmp_path) == results(tmp_path / "embedded")
 
 
@@ -51,5 +51,5 @@ def test_clipping_and_its_price_are_the_same_on_a_grid(tiny, tmp_path):
     experiment = tiny(*private)
     embedded = rounds.run(experiment, tmp_path / "embedded")
     metrics = on_grid(experiment, tmp_path)
-    assert metrics["privacy"] == embedded["privacy"]
+    assert metrics.privacy == embedded["privacy"]
     assert gathered(tmp_path) == results(tmp_path / "embedded")

@@ -71,7 +71,7 @@ def test_a_late_site_has_one_too_and_it_knows_only_what_the_site_knows(place):
     late = LocalGrid(nodes(place, OWNERS[3:])).contexts[100]
 
     def join(event):
-        if event["event"] == "round":
+        if event.event == "round":
             grid.contexts[999] = late
 
     asked = experiment(place, "method.name=fedavg-ft", "engine.sites=3")
@@ -105,9 +105,9 @@ def test_a_bundle_that_cannot_be_made_costs_no_score(place, monkeypatch, caplog)
     heard = []
     asked = experiment(place, "method.name=fedavg", "engine.sites=4")
     metrics = run_on(LocalGrid(nodes(place)), asked, place, heard.append)
-    assert (metrics["failures"], metrics["train"]["clients"]) == (0, 4)
+    assert (metrics.failures, metrics.train.clients) == (0, 4)
     assert {"anna", "carl", "dora"} == {p.parents[2].name for p in place.glob("*/state/*/bundle")}
-    said = [event["text"] for event in heard if event["event"] == "warning"]
+    said = [event.text for event in heard if event.event == "warning"]
     assert said == ["client 1 has no bundle at its site: OSError: no space left"]
     assert "no space left" in caplog.text
 

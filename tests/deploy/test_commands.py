@@ -18,6 +18,7 @@ from calibre.deploy import launch, superlink
 from calibre.deploy.superlink import missed
 from calibre.deploy.supernode import share_command, site_command
 from calibre.errors import UserError
+from calibre.report.events import Warned
 from tests.deploy.folders import write_folders, write_site
 
 
@@ -119,7 +120,7 @@ def test_a_site_without_connection_or_keys_cannot_start(tmp_path):
 
 def test_the_events_of_a_run_are_followed_and_an_earlier_attempt_is_not_shown(tmp_path):
     events, outcome = tmp_path / "events.jsonl", tmp_path / "flower.json"
-    events.write_text('{"event": "old"}\n')
+    events.write_text('{"event": "warning", "text": "old"}\n')
     before = launch.identity(events)
     heard = []
     outcome.write_text('{"ended": "stopped", "message": "no quorum"}')
@@ -127,10 +128,10 @@ def test_the_events_of_a_run_are_followed_and_an_earlier_attempt_is_not_shown(tm
         launch.follow(events, before, outcome, lambda: True, heard.append)["message"] == "no quorum"
     )
     assert heard == []
-    (tmp_path / "new").write_text('{"event": "start"}\n{"event": "ro')
+    (tmp_path / "new").write_text('{"event": "warning", "text": "x"}\n{"event": "ro')
     (tmp_path / "new").replace(events)
     launch.follow(events, before, outcome, lambda: True, heard.append)
-    assert heard == [{"event": "start"}]  # a line that is being written is not read yet
+    assert heard == [Warned(text="x")]  # a line that is being written is not read yet
 
 
 def test_who_missed_what(tmp_path):
@@ -196,6 +197,6 @@ def test_words_of_sites_reach_the_screen_without_steering_it(tmp_path):
     outcome.write_text(json.dumps({"ended": "stopped", "message": "\x1b]0;title\x07"}))
     heard = []
     ended = launch.follow(events, None, outcome, lambda: True, heard.append)
-    assert "\x1b" not in ended["message"] + heard[0]["text"]
+    assert "\x1b" not in ended["message"] + heard[0].text
     (tmp_path / "log").write_text("\x1b[92mINFO\x1b[0m: a\x07bell\n")
     assert launch.tail(tmp_path / "log") == "INFO: a\N{REPLACEMENT CHARACTER}bell"

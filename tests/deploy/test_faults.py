@@ -12,8 +12,8 @@ import pytest
 
 from calibre.deploy import launch
 from calibre.deploy.superlink import missed
-from calibre.engine import events
 from calibre.experiment import read
+from calibre.report import events
 from tests.deploy.machines import ALL_TESTS, START, Machines
 from tests.deploy.relay import Relay
 
@@ -41,7 +41,7 @@ def begun(place, client, round_):
 
 def rounds_done(place):
     log = events.read(place / "run" / "events.jsonl")
-    return {e["round"]: sorted(e["clients"]) for e in log if e["event"] == "round"}
+    return {e.round: sorted(e.clients) for e in log if e.event == "round"}
 
 
 def unhurried():
@@ -69,7 +69,7 @@ def test_bad_answers_a_slow_site_and_a_killed_one_are_left_out_and_named(tmp_pat
         assert machines.running["run"].returncode == 0, machines.logs()
         # client 0 is sound; in round 2 client 2 is, too
         assert rounds_done(tmp_path) == {1: ["0"], 2: ["0", "2"], 3: ["0"]}
-        causes = {(e["round"], e["client"]): e["cause"] for e in failures(tmp_path)}
+        causes = {(e.round, e.client): e.cause for e in failures(tmp_path)}
         assert "RuntimeError: the disk of bert is full" in causes[1, 1]
         assert "holds NaN or infinity" in causes[1, 2]
         assert "is torch.float32 [7, 7], expected" in causes[2, 1]
@@ -87,7 +87,7 @@ def clients(folder):
 
 
 def failures(place):
-    return [e for e in events.read(place / "run" / "events.jsonl") if e["event"] == "failure"]
+    return [e for e in events.read(place / "run" / "events.jsonl") if e.event == "failure"]
 
 
 @pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason=ALL_TESTS)

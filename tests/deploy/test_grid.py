@@ -12,11 +12,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from calibre.deploy.client import app
 from calibre.deploy.coordinator import coordinate
 from calibre.deploy.records import block_of, envelope, text_of
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.engine.messages import Failed, Updated, pack, read, unpack
 from calibre.errors import UserError
 from calibre.experiment import read as read_experiment
 from calibre.methods.fedrep import FedRep
+from calibre.report import events
 from tests.conftest import TINY
 from tests.deploy.local_grid import LocalGrid
 from tests.deploy.test_bits import gathered, on_grid, shares
@@ -162,10 +163,10 @@ def test_a_violating_client_is_dropped_and_named(tiny, tmp_path, fault, without,
     experiment = tiny(*CHANGES, "engine.sites=3", "engine.deadline=0.7")
     metrics = on_grid(experiment, tmp_path, faulty(tmp_path, answer, at_round=2))
     log = events.read(tmp_path / "run" / "events.jsonl")
-    failures = [event for event in log if event["event"] == "failure"]
+    failures = [event for event in log if event.event == "failure"]
     assert [(f["client"], f["round"]) for f in failures] == [(4, 2)]
     assert re.search(cause, failures[0]["cause"])
-    assert metrics["failures"] == 1
+    assert metrics.failures == 1
     assert gathered(tmp_path) == without
 
 
@@ -175,7 +176,7 @@ def test_a_coordinator_that_stops_goes_on_with_what_its_nodes_keep(tiny, tmp_pat
     grid = LocalGrid(shares(tmp_path / "nodes"))
 
     def stop(event):
-        if event["event"] == "round" and event["round"] == 2:
+        if event.event == "round" and event.round == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -191,18 +192,18 @@ def test_a_node_that_lost_what_a_client_kept_says_so_and_does_not_begin_anew(tin
     experiment = tiny(*CHANGES, "engine.sites=3")
 
     def lose(event):
-        if event["event"] == "round" and event["round"] == 2:
+        if event.event == "round" and event.round == 2:
             (file,) = (tmp_path / "nodes").glob("node-*/*/clients/000004/0002.safetensors")
             file.unlink() if loss == "missing" else file.write_bytes(file.read_bytes()[:-1])
 
     grid = LocalGrid(shares(tmp_path / "nodes"))
     metrics = coordinate(grid, experiment, tmp_path / "run", lose, patience=5)
     log = events.read(tmp_path / "run" / "events.jsonl")
-    failures = [event for event in log if event["event"] == "failure"]
+    failures = [event for event in log if event.event == "failure"]
     # neither its third round nor the models of its group are made from another start
     assert [(f["client"], f["round"]) for f in failures] == [(4, 3), (4, 4), (5, 4), (6, 4)]
     assert all(f"what client 4 kept after round 2 is {loss}" in f["cause"] for f in failures)
-    assert metrics["train"]["clients"] == 4
+    assert metrics.train.clients == 4
 
 
 def test_below_the_quorum_the_run_stops_and_says_so(tiny, tmp_path):
@@ -226,7 +227,7 @@ def test_nodes_of_another_version_are_refused(tiny, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="0 of 3 sites"):
         coordinate(
             LocalGrid(shares(tmp_path)), tiny("engine.sites=3"), tmp_path / "run",
-            lambda event: warnings.append(event["text"]), patience=0.1,
+            lambda event: warnings.append(event.text), patience=0.1,
         )  # fmt: skip
     assert "it runs calibre 9.9" in " ".join(warnings)
 

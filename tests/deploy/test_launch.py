@@ -1,9 +1,9 @@
-import json
 from subprocess import CompletedProcess
 
 import pytest
 
 from calibre.deploy import launch
+from calibre.report.events import Warned
 
 
 def said(text, code=0):
@@ -29,8 +29,8 @@ def test_whether_a_run_goes_on_is_asked_of_flower(monkeypatch, tmp_path, answer,
 def test_a_coordinator_that_is_gone_without_a_word_is_not_waited_for(monkeypatch, tmp_path):
     monkeypatch.setattr(launch, "ALIVE_SECONDS", 0)
     events = tmp_path / "events.jsonl"
-    events.write_text(json.dumps({"event": "start"}) + "\n")
+    events.write_text('{"event": "warning", "text": "x"}\n')
     heard = []
     ended = launch.follow(events, None, tmp_path / "none", lambda: False, heard.append)
     assert ended == {"ended": "stopped", "message": "the coordinator ended without a word"}
-    assert heard == [{"event": "start"}]
+    assert heard == [Warned(text="x")]

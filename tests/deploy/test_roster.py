@@ -144,8 +144,8 @@ def test_a_site_that_tells_nonsense_is_refused_by_name_and_the_others_train(plac
     assert warning.startswith("site 'bert' was refused: ")
     assert said in warning
     assert len(warning) < 1000
-    assert metrics["train"]["clients"] == 2
-    assert metrics["failures"] == 0
+    assert metrics.train.clients == 2
+    assert metrics.failures == 0
 
 
 def test_a_class_called_by_an_odd_digit_is_a_class_like_any_other(tmp_path):
@@ -157,6 +157,6 @@ def test_a_class_called_by_an_odd_digit_is_a_class_like_any_other(tmp_path):
     asked = experiment(tmp_path, "method.name=fedavg", "engine.sites=2", "training.rounds=1")
     grid = LocalGrid(nodes(tmp_path, OWNERS[:2]))
     metrics = coordinate(grid, asked, tmp_path / "run", lambda event: None, patience=5)
-    assert (metrics["train"]["clients"], metrics["failures"]) == (2, 0)
+    assert (metrics.train.clients, metrics.failures) == (2, 0)
     known = json.loads((tmp_path / "run" / "federation.json").read_text())["classes"]
     assert known == ["0", "1", "2", "3", "²"]

@@ -37,7 +37,7 @@ def test_the_simulation_gives_the_same_bits(tiny, tmp_path, monkeypatch):
     both = {"server": "tests.deploy.many_runs:server", "client": "tests.deploy.many_runs:client"}
     monkeypatch.setattr(launch, "write_app", partial(launch.write_app, **both))
     metrics = simulate(asked["scaffold"], runs / "scaffold", lambda event: None)
-    assert metrics["failures"] == 0
+    assert metrics.failures == 0
     for name, experiment in asked.items():
         rounds.run(experiment, tmp_path / name)
         assert results(runs / name) == results(tmp_path / name)

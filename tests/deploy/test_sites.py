@@ -11,9 +11,11 @@ from calibre.data.sources import load
 from calibre.deploy.coordinator import coordinate, main
 from calibre.deploy.records import text_of
 from calibre.deploy.site_data import leaves, own_data, read_site, report
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.errors import UserError
 from calibre.experiment import read
+from calibre.report import events
+from calibre.report.events import Warned
 from tests.deploy.folders import write_folders, write_site
 from tests.deploy.local_grid import LocalGrid
 
@@ -56,7 +58,7 @@ def test_sites_give_the_bits_of_an_embedded_run_on_all_their_images(place, metho
     shutil.move(place / "all", place / "away")  # the coordinator never reads an image
     grid = LocalGrid(nodes(place, novel=novel))
     metrics = coordinate(grid, asked, place / "run", lambda event: None, patience=5)
-    assert metrics["failures"] == 0
+    assert metrics.failures == 0
     one, other = ((place / run / "model.safetensors").read_bytes() for run in ("embedded", "run"))
     assert one == other
     assert accuracies(place / "embedded") == accuracies(place / "run")
@@ -72,38 +74,38 @@ def test_a_site_that_comes_late_gets_a_personal_model_and_never_trains(place):
     late = nodes(place, OWNERS[3:])
 
     def join(event):
-        if event["event"] == "round" and event["round"] == 1 and late:
+        if event.event == "round" and event.round == 1 and late:
             more = LocalGrid(late)
             grid.contexts[999] = more.contexts[100]
             late.clear()
 
     asked = experiment(place, "method.name=fedavg", "engine.sites=3")
     metrics = coordinate(grid, asked, place / "run", join, patience=5)
-    assert (metrics["train"]["clients"], metrics["novel"]["clients"]) == (3, 1)
+    assert (metrics.train.clients, metrics.novel.clients) == (3, 1)
     assert accuracies(place / "run").splitlines()[-1].startswith('3,"dora",1,24,0,12,')
     assert json.loads((place / "run/federation.json").read_text())["sites"] == list(OWNERS)
     trained = [
         client
-        for event in events.read(place / "run" / "events.jsonl") if event["event"] == "round"
-        for client in event["clients"]
+        for event in events.read(place / "run" / "events.jsonl") if event.event == "round"
+        for client in event.clients
     ]  # fmt: skip
     assert "3" not in trained
     # and it goes on from there: a finished run is only personalised again
     again = coordinate(LocalGrid(nodes(place)), asked, place / "run", join, patience=5)
-    assert again["novel"] == metrics["novel"]
+    assert again.novel == metrics.novel
 
 
 def test_a_site_that_has_gone_is_left_out_and_counted(place):
     grid = LocalGrid(nodes(place))
 
     def leave(event):
-        if event["event"] == "round" and event["round"] == 2:
+        if event.event == "round" and event.round == 2:
             grid.contexts.pop(101)
 
     asked = experiment(place, "method.name=fedavg", "engine.sites=4")
     metrics = coordinate(grid, asked, place / "run", leave, patience=5)
-    assert metrics["train"]["clients"] == 3
-    failures = [e for e in events.read(place / "run/events.jsonl") if e["event"] == "failure"]
+    assert metrics.train.clients == 3
+    failures = [e for e in events.read(place / "run/events.jsonl") if e.event == "failure"]
     assert [f["client"] for f in failures] == [1]
     assert "its site is not there" in failures[0]["cause"]
     asked = experiment(place, "method.name=fedavg", "engine.sites=3", "engine.quorum=1.0")
@@ -190,7 +192,7 @@ def test_a_late_site_that_does_not_fit_is_named_and_left_out(place):
 
     asked = experiment(place, "method.name=fedavg", "engine.sites=1")
     metrics = coordinate(grid, asked, place / "run", join, patience=5)
-    assert (metrics["train"]["clients"], metrics["novel"]["clients"]) == (1, 0)
+    assert (metrics.train.clients, metrics.novel.clients) == (1, 0)
     assert "'bert' has a class 'one' that the federation does not know" in " ".join(heard)
 
 
@@ -213,7 +215,7 @@ def test_who_is_waited_for_is_written_where_the_run_is_followed(place):
     with pytest.raises(UserError, match="1 of 2 sites"):
         main(LocalGrid(nodes(place, OWNERS[:1])), context)
     (warning,) = events.read(place / "run" / "events.jsonl")
-    assert warning == {"event": "warning", "text": "1 of 2 sites are here; waiting"}
+    assert warning == Warned(text="1 of 2 sites are here; waiting")
     assert "1 of 2 sites" in json.loads((place / "run" / "flower.json").read_text())["message"]
 
 

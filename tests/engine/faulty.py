@@ -9,9 +9,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.methods.fedavg import FedAvg
 from calibre.methods.method import Update
+from calibre.report import events
 
 
 def die_in_the_middle_of_the_answer() -> None:
@@ -65,5 +66,5 @@ def run_faulty(tiny, tmp_path, fault, *changes):
         "training.clients_per_round=5", "training.rounds=2", *changes,
     )  # fmt: skip
     metrics = rounds.run(experiment, tmp_path)
-    failures = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
+    failures = [e for e in events.read(tmp_path / "events.jsonl") if e.event == "failure"]
     return metrics, failures

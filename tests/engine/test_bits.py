@@ -77,9 +77,9 @@ def test_a_finished_part_is_not_trained_again(tiny, tmp_path, at):
     seen = []
 
     def stop(event):
-        if event["event"] == "round":
-            seen.append(event["round"])
-            if event["round"] == at:
+        if event.event == "round":
+            seen.append(event.round)
+            if event.round == at:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -87,7 +87,7 @@ def test_a_finished_part_is_not_trained_again(tiny, tmp_path, at):
     rounds.run(
         experiment,
         tmp_path / "stopped",
-        lambda e: None if e["event"] != "round" else seen.append(e["round"]),
+        lambda e: None if e.event != "round" else seen.append(e.round),
     )
     # it was stopped before round `at` was committed: that round is made again, no other
     assert seen == [*range(1, at + 1), *range(at, 4)]

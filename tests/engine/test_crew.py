@@ -5,13 +5,14 @@ import signal
 import pytest
 import torch
 
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.engine.child import Worker
 from calibre.engine.crew import Crew, InProcess, Processes, one_thread
 from calibre.engine.messages import Failed, Job, Personalised, Updated
 from calibre.engine.patience import Patience
 from calibre.engine.rounds import keep
 from calibre.errors import UserError
+from calibre.report import events
 from calibre.run_folder import RunFolder
 from tests.engine.faulty import run_faulty
 from tests.methods.helpers import equal, host, results
@@ -22,8 +23,8 @@ def test_a_killed_worker_is_replaced_and_its_client_named(tiny, tmp_path, fault)
     metrics, failures = run_faulty(tiny, tmp_path, fault, "engine.workers=2")
     assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
     assert all("killed by the system (SIGKILL" in f["cause"] for f in failures)
-    assert metrics["failures"] == 2
-    assert metrics["train"]["clients"] == 5
+    assert metrics.failures == 2
+    assert metrics.train.clients == 5
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -31,10 +32,10 @@ def test_an_error_of_a_million_words_is_cut_short(tiny, tmp_path, workers):
     _, failures = run_faulty(tiny, tmp_path, "wordy", f"engine.workers={workers}")
     assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
     for failure in failures:
-        assert failure["cause"].startswith("RuntimeError: no no no")
-        assert len(failure["cause"]) <= 2000
-        assert "in local_update" in failure["detail"]
-        assert len(failure["detail"]) <= 20_000
+        assert failure.cause.startswith("RuntimeError: no no no")
+        assert len(failure.cause) <= 2000
+        assert "in local_update" in failure.detail
+        assert len(failure.detail) <= 20_000
 
 
 def test_outcomes_come_in_the_order_of_the_jobs_and_are_the_same_from_any_crew(tiny, tmp_path):
@@ -127,7 +128,7 @@ def test_a_stopped_worker_is_replaced_and_its_job_done_again_with_the_same_bits(
     )
     metrics = rounds.run(experiment, tmp_path / "run")
     assert len(list((tmp_path / "signs").iterdir())) == 2  # it stopped in both rounds
-    assert metrics["failures"] == 0
+    assert metrics.failures == 0
     calm = experiment.model_copy(
         update={"engine": experiment.engine.model_copy(update={"workers": 0})}
     )
@@ -140,10 +141,10 @@ def test_a_job_that_stops_two_workers_is_its_clients_failure(tiny, tmp_path):
         tiny, tmp_path, "stop", "training.rounds=1", "engine.workers=2", "engine.deadline=5"
     )
     metrics = rounds.run(experiment, tmp_path / "run")
-    log = [e for e in events.read(tmp_path / "run" / "events.jsonl") if e["event"] == "failure"]
-    assert [(e["client"], e["round"]) for e in log] == [(1, 1)]
+    log = [e for e in events.read(tmp_path / "run" / "events.jsonl") if e.event == "failure"]
+    assert [(e.client, e.round) for e in log] == [(1, 1)]
     assert "two workers in turn did not answer" in log[0]["cause"]
-    assert metrics["failures"] == 1
+    assert metrics.failures == 1
 
 
 def test_a_worker_that_takes_no_more_is_noticed(tmp_path):
@@ -179,6 +180,6 @@ def test_a_full_disk_stops_the_run_and_is_no_clients_failure(tiny, tmp_path, wor
         with pytest.raises(UserError, match=r"^the disk is full: .*signs/.*calibre-fl resume"):
             rounds.run(experiment, tmp_path / "run")
     metrics = rounds.run(experiment, tmp_path / "run")
-    assert metrics["failures"] == 0
+    assert metrics.failures == 0
     rounds.run(experiment, tmp_path / "calm")
     assert results(tmp_path / "run") == results(tmp_path / "calm")

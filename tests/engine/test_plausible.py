@@ -3,10 +3,11 @@ import re
 import pytest
 import torch
 
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.engine.plausible import GROWTH, check_size
 from calibre.errors import UserError
 from calibre.methods.fedavg import FedAvg
+from calibre.report import events
 from tests.engine.hostile import Hostile
 from tests.methods.helpers import results
 
@@ -37,10 +38,10 @@ def test_counters_and_new_tensors_are_no_matter_of_size():
 def test_a_client_whose_tensors_are_out_of_all_measure_is_named_and_left_out(tiny, tmp_path):
     five = (f"method.name={Hostile.__module__}:Hostile", "training.clients_per_round=5")
     metrics = rounds.run(tiny(*five, "method.harm=huge"), tmp_path)
-    log = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
-    assert [(e["round"], e["client"]) for e in log] == [(1, 1), (2, 1), (3, 1)]
-    assert all("its update was refused: tensor" in e["cause"] for e in log)
-    assert metrics["failures"] == 3
+    log = [e for e in events.read(tmp_path / "events.jsonl") if e.event == "failure"]
+    assert [(e.round, e.client) for e in log] == [(1, 1), (2, 1), (3, 1)]
+    assert all("its update was refused: tensor" in e.cause for e in log)
+    assert metrics.failures == 3
 
 
 class Exploding(FedAvg):
@@ -66,7 +67,7 @@ def test_a_state_that_is_not_sound_is_never_a_checkpoint(tiny, tmp_path, value):
     with pytest.raises(UserError, match=r"round 2 was not kept: .*'head.bias'.* took part") as told:
         rounds.run(experiment, tmp_path / "run")
     log = events.read(tmp_path / "run" / "events.jsonl")
-    assert [e["round"] for e in log if e["event"] == "round"] == [1]
+    assert [e.round for e in log if e.event == "round"] == [1]
     assert len(re.search(r"Clients (\d, \d, \d) took", str(told.value))[1].split(", ")) == 3
     FUSE.clear()
     rounds.run(experiment, tmp_path / "run")

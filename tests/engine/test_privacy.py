@@ -123,8 +123,8 @@ def test_no_noise_has_no_bound_and_no_rounds_cost_nothing():
 
 def test_infinity_is_kept_out_of_json():
     promise = spent(read(privacy={"clip": 1, "noise": 0}), 8)
-    assert promise["epsilon"] is None
-    json.dumps(promise, allow_nan=False)
+    assert promise.epsilon is None
+    assert json.loads(promise.model_dump_json())["epsilon"] is None
 
 
 def test_a_client_is_charged_for_the_rounds_it_is_drawn_for():
@@ -132,7 +132,7 @@ def test_a_client_is_charged_for_the_rounds_it_is_drawn_for():
     drawn = [client for round_ in range(20) for client in select(0, round_, 8, 3)]
     most = max(drawn.count(client) for client in range(8))
     assert most_rounds(experiment, 8) == most < 20
-    assert spent(experiment, 8)["epsilon"] == epsilon(1, most, 1e-5)
+    assert spent(experiment, 8).epsilon == epsilon(1, most, 1e-5)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "qffl", "fedproto", "fedema", "local"])
@@ -186,10 +186,10 @@ def test_without_clipping_or_noise_it_is_fedavg_with_equal_weights(tiny, tmp_pat
 def test_a_private_run_tells_its_price(tiny, tmp_path):
     experiment = tiny("privacy.clip=0.5", "privacy.noise=0.8")
     metrics = rounds.run(experiment, tmp_path / "run")
-    assert metrics["privacy"] == spent(experiment, 5)
-    assert 0 < metrics["privacy"]["epsilon"] < math.inf
+    assert metrics.privacy == spent(experiment, 5)
+    assert 0 < metrics.privacy.epsilon < math.inf
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").open()]
-    told = [event["privacy"] for event in events if event["event"] == "round"]
+    told = [event.privacy for event in events if event.event == "round"]
     assert len(told) == 3
     assert all(0 <= one["clipped"] <= 1 and one["median_norm"] > 0 for one in told)
 
@@ -205,7 +205,7 @@ def test_a_round_that_was_sent_twice_is_paid_twice(tiny, tmp_path):
     experiment = tiny("privacy.clip=1", "training.clients_per_round=5")
 
     def stop(event):
-        if event["event"] == "round" and event["round"] == 3:
+        if event.event == "round" and event.round == 3:
             raise KeyboardInterrupt  # round 2's model has been sent for it
 
     with pytest.raises(KeyboardInterrupt):
@@ -214,24 +214,24 @@ def test_a_round_that_was_sent_twice_is_paid_twice(tiny, tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     told = []
     metrics = rounds.run(experiment, tmp_path / "run", told.append)
-    (start,) = [event for event in told if event["event"] == "start"]
-    assert metrics["privacy"]["rounds"] == 4  # rounds 1 and 3 once, round 2 twice
-    assert metrics["privacy"] == start["privacy"]
-    assert metrics["privacy"]["epsilon"] == epsilon(1, 4, 1e-5) > spent(experiment, 5)["epsilon"]
+    (start,) = [event for event in told if event.event == "start"]
+    assert metrics.privacy.rounds == 4  # rounds 1 and 3 once, round 2 twice
+    assert metrics.privacy == start.privacy
+    assert metrics.privacy.epsilon == epsilon(1, 4, 1e-5) > spent(experiment, 5).epsilon
     # and whoever only reads the end again sends nothing new
-    assert rounds.run(experiment, tmp_path / "run")["privacy"] == metrics["privacy"]
+    assert rounds.run(experiment, tmp_path / "run").privacy == metrics.privacy
 
 
 def test_a_kill_before_anything_was_sent_costs_nothing(tiny, tmp_path):
     experiment = tiny("privacy.clip=1", "training.clients_per_round=5")
 
     def stop(event):
-        if event["event"] == "round" and event["round"] == 2:
+        if event.event == "round" and event.round == 2:
             raise KeyboardInterrupt  # before its checkpoint: this model is seen by nobody
 
     with pytest.raises(KeyboardInterrupt):
         rounds.run(experiment, tmp_path / "run", stop)
-    assert rounds.run(experiment, tmp_path / "run")["privacy"]["rounds"] == 3
+    assert rounds.run(experiment, tmp_path / "run").privacy["rounds"] == 3
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])

@@ -2,9 +2,10 @@ import pytest
 from typer.testing import CliRunner
 
 from calibre import cli
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.engine.rewind import possible_rounds, rewind
 from calibre.errors import UserError
+from calibre.report import events
 from calibre.run_folder import RunFolder
 from tests.methods.helpers import results
 
@@ -28,10 +29,10 @@ def test_a_run_taken_back_forgets_what_came_after_and_ends_the_same(tiny, tmp_pa
     assert possible_rounds(folder) == list(range(back + 1))
     assert all(int(version) <= back for version in kept_rounds(tmp_path))
     log = events.read(folder.events)
-    assert [e["round"] for e in log if e["event"] == "round"] == list(range(1, back + 1))
+    assert [e.round for e in log if e.event == "round"] == list(range(1, back + 1))
     done = []
-    rounds.run(experiment, tmp_path, lambda e: done.append(e) if e["event"] == "round" else None)
-    assert [event["round"] for event in done] == list(range(back + 1, 5))
+    rounds.run(experiment, tmp_path, lambda e: done.append(e) if e.event == "round" else None)
+    assert [event.round for event in done] == list(range(back + 1, 5))
     assert results(tmp_path) == whole
 
 

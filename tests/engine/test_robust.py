@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.engine.checkpoints import Checkpoints
 from calibre.engine.robust import Robust, combined
 from calibre.errors import UserError
@@ -14,6 +14,7 @@ from calibre.experiment import read
 from calibre.methods.calibre import Calibre
 from calibre.methods.method import ServerState, Update
 from calibre.methods.pfl_ssl import PflSsl
+from calibre.report import events
 from calibre.sections import RobustSettings
 from calibre.tensors import EmptyMeanError, read_file
 from tests.deploy.local_grid import LocalGrid
@@ -163,14 +164,14 @@ def test_one_client_of_five_no_longer_decides_the_model(tiny, tmp_path, harm, me
     metrics = rounds.run(experiment, tmp_path / "embedded")
     model = read_file(tmp_path / "embedded" / "model.safetensors")
     assert outside(model, 3) == 0
-    assert metrics["failures"] == 0
+    assert metrics.failures == 0
 
 
 def test_a_bound_keeps_a_million_times_an_update_within_that_of_others(tiny, tmp_path):
     SENT.clear()
     experiment = tiny(*FIVE, "method.harm=million", "robust.bound=2", "engine.keep=3")
     rounds.run(experiment, tmp_path)
-    log = [event for event in events.read(tmp_path / "events.jsonl") if event["event"] == "round"]
+    log = [event for event in events.read(tmp_path / "events.jsonl") if event.event == "round"]
     states = {c.state.round: c.state for c in Checkpoints(tmp_path / "checkpoints").whole(print)}
     for round_ in (2, 3):
         told = log[round_ - 1]["robust"]

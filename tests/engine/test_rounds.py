@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from calibre.data.sources import load
-from calibre.engine import events, rounds
+from calibre.engine import rounds
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.experiment import read
 from calibre.methods.calibre import Calibre
 from calibre.methods.fedavg import FedAvg
 from calibre.methods.method import Number
+from calibre.report import events
 from calibre.tensors import read_file
 from tests.conftest import TINY
 from tests.engine.faulty import run_faulty
@@ -27,8 +28,8 @@ def test_novel_clients_never_train_and_all_methods_choose_the_same(tiny, tmp_pat
     logs = {}
     for name in ("calibre", "pfl-ssl", "fedavg"):
         rounds.run(tiny(f"method.name={name}"), tmp_path / name)
-        log = [e for e in events.read(tmp_path / name / "events.jsonl") if e["event"] == "round"]
-        logs[name] = [sorted(map(int, event["clients"])) for event in log]
+        log = [e for e in events.read(tmp_path / name / "events.jsonl") if e.event == "round"]
+        logs[name] = [sorted(map(int, event.clients)) for event in log]
         assert all(client < 5 for clients in logs[name] for client in clients)
     assert logs["calibre"] == logs["pfl-ssl"] == logs["fedavg"]
 
@@ -39,7 +40,7 @@ def test_every_client_is_scored_with_floors_beside(tiny, tmp_path):
         rows = list(csv.DictReader(file))
     assert [int(row["client"]) for row in rows] == list(range(7))
     assert [row["novel"] for row in rows] == ["0"] * 5 + ["1"] * 2
-    for key, group in ((METHOD, metrics), ("untrained", metrics["floors"]["untrained"])):
+    for key, group in ((METHOD, metrics), ("untrained", metrics.floors.untrained)):
         column = "accuracy" if key == METHOD else key
         trained = [float(row[column]) for row in rows if row["novel"] == "0"]
         assert group["train"]["mean"] == pytest.approx(sum(trained) / 5)
@@ -87,7 +88,7 @@ def test_a_failing_client_is_named_and_left_out(tiny, tmp_path, fault, cause):
     metrics, failures = run_faulty(tiny, tmp_path, fault)
     assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
     assert all(cause in f["cause"] for f in failures)
-    assert metrics["failures"] == 2
+    assert metrics.failures == 2
     assert json.loads((tmp_path / "metrics.json").read_text())["failures"] == 2
 
 
@@ -103,7 +104,7 @@ def test_below_the_quorum_the_run_stops_and_can_go_on(tiny, tmp_path):
     with pytest.raises(UserError, match=r"round 1 stopped: 4 clients succeeded.*5.*resume"):
         run_faulty(tiny, tmp_path, "raise", "engine.quorum=1.0")
     metrics, _ = run_faulty(tiny, tmp_path, "raise", "engine.quorum=0.5")
-    assert metrics["rounds"] == 2
+    assert metrics.rounds == 2
 
 
 def test_when_nobody_succeeds_the_message_says_so(tiny, tmp_path):
@@ -142,18 +143,18 @@ def test_a_number_that_was_not_declared_so_is_refused(tiny, tmp_path, monkeypatc
     monkeypatch.setattr(Told, "tells", tells)
     own = f"method.name={Told.__module__}:Told"
     rounds.run(tiny(own, "training.clients_per_round=5", "training.rounds=1"), tmp_path)
-    (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
-    assert (failure["client"], failure["cause"]) == (1, f"its update was refused: {cause}")
+    (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e.event == "failure"]
+    assert (failure.client, failure.cause) == (1, f"its update was refused: {cause}")
 
 
 def test_a_number_without_bounds_cannot_even_be_sent(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(Told, "tells", {"mood": math.inf})
     own = f"method.name={Told.__module__}:Told"
     rounds.run(tiny(own, "training.clients_per_round=5", "training.rounds=1"), tmp_path)
-    (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e["event"] == "failure"]
-    assert failure["client"] == 1
-    assert "its update cannot be sent: numbers.mood: Input should be a finite" in failure["cause"]
-    assert "\n" not in failure["cause"]
+    (failure,) = [e for e in events.read(tmp_path / "events.jsonl") if e.event == "failure"]
+    assert failure.client == 1
+    assert "its update cannot be sent: numbers.mood: Input should be a finite" in failure.cause
+    assert "\n" not in failure.cause
 
 
 def test_an_unknown_divergence_counts_as_the_median_of_the_others(tiny, tmp_path, monkeypatch):
@@ -166,8 +167,8 @@ def test_an_unknown_divergence_counts_as_the_median_of_the_others(tiny, tmp_path
         folder = tmp_path / str(told)
         rounds.run(tiny("training.clients_per_round=5", "training.rounds=1"), folder)
         log = events.read(folder / "events.jsonl")
-        assert not [event for event in log if event["event"] == "failure"]
-        (trained,) = [event["clients"] for event in log if event["event"] == "round"]
+        assert not [event for event in log if event.event == "failure"]
+        (trained,) = [event.clients for event in log if event.event == "round"]
         assert trained["1"].get("divergence", math.nan) == pytest.approx(told, nan_ok=True)
         models[told] = read_file(folder / "model.safetensors")
     unknown, median, other = models.values()
@@ -186,7 +187,7 @@ def halted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("halted")
 
     def stop(event):
-        if event["event"] == "round" and event["round"] == 3:
+        if event.event == "round" and event.round == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -208,7 +209,7 @@ def resumed(halted, tmp_path):
         warnings = []
         rounds.run(
             experiment, folder,
-            lambda e: warnings.append(e["text"]) if e["event"] == "warning" else None,
+            lambda e: warnings.append(e.text) if e.event == "warning" else None,
         )  # fmt: skip
         assert results(folder) == whole  # whatever was done again has the same bits
         return warnings
@@ -286,7 +287,7 @@ def test_what_prepares_an_image_is_noted_with_the_run(tiny, tmp_path):
     experiment = tiny("training.rounds=1")
 
     def stop(event):
-        if event["event"] == "round":
+        if event.event == "round":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

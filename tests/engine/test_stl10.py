@@ -30,9 +30,9 @@ class StoppedError(Exception):
 
 
 def stop_after_the_first_round(event):
-    if event["event"] == "progress" and event["stage"] == "train" and stop_after_the_first_round.on:
+    if event.event == "progress" and event.stage == "train" and stop_after_the_first_round.on:
         raise StoppedError
-    stop_after_the_first_round.on = event["event"] == "round"
+    stop_after_the_first_round.on = event.event == "round"
 
 
 @pytest.mark.parametrize("method", ["pfl-ssl", "calibre"])
@@ -54,8 +54,8 @@ def test_every_objective_runs_resumes_and_gives_the_same_bits(stl10, tmp_path, m
 
     other = 2 if method == "calibre" else 0  # starting workers takes seconds: once will do
     metrics = rounds.run(settings(other), tmp_path / "whole")
-    assert metrics["failures"] == 0
-    assert (metrics["train"]["clients"], metrics["novel"]["clients"]) == (3, 1)
+    assert metrics.failures == 0
+    assert (metrics.train.clients, metrics.novel.clients) == (3, 1)
 
     stop_after_the_first_round.on = False
     with pytest.raises(StoppedError):

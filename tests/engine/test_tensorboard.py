@@ -1,4 +1,3 @@
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -6,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from calibre.engine import rounds
-from calibre.engine.events import Event
 from calibre.engine.tensorboard import to_tensorboard
 from calibre.errors import UserError
 from calibre.experiment import Experiment
+from calibre.report import events
+from calibre.report.events import ClientFailed, Event, Progressed, RoundDone
+from tests.report.made_run import started
 
 pytest.importorskip("tensorboard", reason="install the extra track")
 
@@ -24,12 +25,12 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def round_of(number: int, *losses: float) -> Event:
-    clients = {str(i): {"loss": loss, "began": 1e9} for i, loss in enumerate(losses)}
-    return {"event": "round", "round": number, "clients": clients, "seconds": 0.5}
+    clients = {i: {"loss": loss, "began": 1e9} for i, loss in enumerate(losses)}
+    return RoundDone(round=number, clients=clients, seconds=0.5)
 
 
 def start(done: int = 0) -> Event:
-    return {"event": "start", "done": done}
+    return started(done=done)
 
 
 def test_a_run_writes_its_curves_and_its_results(
@@ -38,22 +39,21 @@ def test_a_run_writes_its_curves_and_its_results(
     with to_tensorboard(tmp_path / "board") as sink:
         metrics = rounds.run(tiny(), tmp_path / "run", sink)
     expected = []
-    for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] == "round":
-            losses = [report["loss"] for report in event["clients"].values()]
-            expected.append((event["round"], pytest.approx(sum(losses) / len(losses))))
+    for event in events.read(tmp_path / "run" / "events.jsonl"):
+        if isinstance(event, RoundDone):
+            losses = [report["loss"] for report in event.clients.values()]
+            expected.append((event.round, pytest.approx(sum(losses) / len(losses))))
     assert len(expected) == 3
     assert scalars(tmp_path / "board", "clients/loss") == expected
     (worst,) = scalars(tmp_path / "board", "accuracy of novel clients/worst_tenth")
-    assert worst == (3, pytest.approx(metrics["novel"]["worst_tenth"]))
+    assert worst == (3, pytest.approx(metrics.novel.worst_tenth))
 
 
 def test_curves_can_be_seen_while_the_run_goes_on(tmp_path: Path) -> None:
     with to_tensorboard(tmp_path) as sink:
         sink(start())
-        sink({"event": "progress", "stage": "train"})
-        sink({"event": "failure", "round": 1, "client": 2, "cause": "", "detail": ""})
+        sink(Progressed(stage="train"))
+        sink(ClientFailed(round=1, client=2, cause=""))
         sink(round_of(1, 1.0, 3.0))
         assert scalars(tmp_path, "clients/loss") == [(1, 2.0)]
         sink(round_of(2, 4.0))

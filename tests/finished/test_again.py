@@ -13,11 +13,11 @@ def test_personal_models_are_made_anew_on_the_same_training(tiny, tmp_path):
     rounds.run(tiny(), tmp_path / "run")
     experiment, place = anew(tmp_path / "run", ["personal.head=solved"], tmp_path / "again")
     trained = []
-    rounds.run(experiment, place, lambda e: trained.append(e) if e["event"] == "round" else None)
+    rounds.run(experiment, place, lambda e: trained.append(e) if e.event == "round" else None)
     old, new = runs.read(tmp_path / "run"), runs.read(place)
     assert trained == []
-    assert new.metrics["rounds"] == old.metrics["rounds"]
-    assert new.metrics["personal"]["head"] == "solved"
+    assert new.metrics.rounds == old.metrics.rounds
+    assert new.metrics.personal.head == "solved"
     models = [(folder / "model.safetensors").read_bytes() for folder in (old.folder, place)]
     assert models[0] == models[1]
     whole = tiny("personal.head=solved")
@@ -38,10 +38,10 @@ def test_a_finished_run_is_extended_by_rounds(tiny, tmp_path):
     seen = []
     rounds.run(
         longer, tmp_path / "run",
-        lambda e: seen.append(e["round"]) if e["event"] == "round" else None,
+        lambda e: seen.append(e.round) if e.event == "round" else None,
     )  # fmt: skip
     assert seen == [3, 4]
-    assert runs.read(tmp_path / "run").metrics["rounds"] == 4
+    assert runs.read(tmp_path / "run").metrics.rounds == 4
     assert read(tmp_path / "run" / "experiment.toml").training.ended == (2,)
 
 

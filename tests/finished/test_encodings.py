@@ -77,7 +77,7 @@ def test_a_shared_encoder_is_the_servers(finished):
 
 def test_what_a_client_keeps_is_its_own(finished):
     run = finished("fedbn-ft")  # whose personal models hold heads alone
-    trained = sorted({client for event in run.rounds for client in event["clients"]}, key=int)
+    trained = sorted({client for event in run.rounds for client in event.clients}, key=int)
     client = int(trained[0])
     model = st.load_file(run.folder / "model.safetensors")
     kept = sorted((run.folder / "clients" / f"{client:06d}").glob("[0-9]*.safetensors"))[-1]

@@ -39,15 +39,15 @@ def stopped_and_whole(experiment, folder):
     """The results of a run that was stopped after its second round, and of an undisturbed one."""
 
     def stop(event):
-        if event["event"] == "round" and event["round"] == 2:
+        if event.event == "round" and event.round == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         rounds.run(experiment, folder / "stopped", stop)
     rounds.run(experiment, folder / "stopped")
     metrics = rounds.run(experiment, folder / "whole")
-    assert metrics["failures"] == 0
-    assert metrics["rounds"] == experiment.training.rounds
+    assert metrics.failures == 0
+    assert metrics.rounds == experiment.training.rounds
     return results(folder / "stopped"), results(folder / "whole")
 
 

@@ -133,5 +133,5 @@ def test_a_subclass_by_a_name_of_its_own_keeps_every_behaviour(tiny, tmp_path, g
 @pytest.mark.parametrize(("name", "label"), [("fedprox", "FedProx"), ("fedprox-ft", "FedProx-FT")])
 def test_whole_runs(tiny, tmp_path, name, label):
     metrics = rounds.run(tiny(f"method.name={name}"), tmp_path)
-    assert metrics["method"] == label
-    assert metrics["failures"] == 0
+    assert metrics.method == label
+    assert metrics.failures == 0

@@ -131,7 +131,7 @@ def test_whole_runs(tiny, convergent, tmp_path):
     for experiment in (tiny("method.name=local"), convergent("method.cap=3")):
         folder = tmp_path / experiment.method.name
         metrics = rounds.run(experiment, folder)
-        assert metrics["rounds"] == 0
-        assert metrics["method"] == experiment.method.label
+        assert metrics.rounds == 0
+        assert metrics.method == experiment.method.label
         assert {file.name for file in folder.glob("clients/*/*")} == {"personal.safetensors"}
     assert experiment.method.label == "local only, to convergence"

@@ -221,8 +221,8 @@ def test_momentum_cannot_be_set(tiny):
 )
 def test_whole_runs(tiny, tmp_path, name, label):
     metrics = rounds.run(tiny(f"method.name={name}", "personal.epochs=1"), tmp_path)
-    assert metrics["method"] == label
-    assert metrics["failures"] == 0
+    assert metrics.method == label
+    assert metrics.failures == 0
 
 
 def test_a_single_labelled_image_is_enough(tiny, tmp_path):

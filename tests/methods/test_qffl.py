@@ -134,5 +134,5 @@ def test_ft_tunes_the_head(tiny, tmp_path):
 @pytest.mark.parametrize(("name", "label"), [("qffl", "q-FFL"), ("qffl-ft", "q-FFL-FT")])
 def test_whole_runs(tiny, tmp_path, name, label):
     metrics = rounds.run(tiny(f"method.name={name}"), tmp_path)
-    assert metrics["method"] == label
-    assert metrics["failures"] == 0
+    assert metrics.method == label
+    assert metrics.failures == 0

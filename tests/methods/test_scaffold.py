@@ -243,15 +243,15 @@ def test_whole_runs_stopped_or_not(tiny, tmp_path, name, label):
     experiment = tiny(f"method.name={name}")
 
     def stop(event):
-        if event["event"] == "round" and event["round"] == 2:
+        if event.event == "round" and event.round == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         rounds.run(experiment, tmp_path / "stopped", stop)
     rounds.run(experiment, tmp_path / "stopped")
     metrics = rounds.run(experiment, tmp_path / "whole")
-    assert metrics["method"] == label
-    assert metrics["failures"] == 0
+    assert metrics.method == label
+    assert metrics.failures == 0
     for file in ("model.safetensors", "clients.csv"):
         one, other = (tmp_path / run / file for run in ("stopped", "whole"))
         assert one.read_bytes() == other.read_bytes()

@@ -174,7 +174,7 @@ def test_heads_on_a_frozen_encoder_are_what_the_encoder_alone_gives(tmp_path):
     experiment = started(start, *changes, *SMALL, *frozen, "personal.head=solved")
     rounds.run(experiment, tmp_path / "run")
     run = runs.read(tmp_path / "run")
-    assert run.metrics["rounds"] == 0
+    assert run.metrics.rounds == 0
     assert [client.accuracy for client in run.clients] == [
         client.floors["untrained"] for client in run.clients
     ]

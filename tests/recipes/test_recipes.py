@@ -122,7 +122,7 @@ def test_a_recipe_is_run_once_and_concluded(tiny, tmp_path, monkeypatch):
         "two",
         "Two runs",
         lambda scale, seeds: [tiny("training.rounds=1", f"seed={seed}") for seed in seeds],
-        lambda results, folder, scale: json.dumps([r.metrics["seed"] for r in results]),
+        lambda results, folder, scale: json.dumps([r.metrics.seed for r in results]),
     )
     made = recipe.experiments("cpu", [0, 1])
     assert "2 runs, 0 finished\nthe others should take about " in reproduce.announcement(

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibre.experiment import read
-from calibre.report.metrics import ClientResult
-from calibre.report.results import groups
+from calibre.report.metrics import ClientResult, Metrics
+from calibre.report.results import by_group
 from calibre.report.runs import Run
 
 
@@ -36,6 +36,7 @@ def run(
         for i, accuracy in enumerate(accuracies)
     ]
     label = experiment.method.label  # type: ignore[attr-defined]
+    reached = by_group(clients, accuracies)
     metrics = {
         "method": label,
         "seed": seed,
@@ -46,11 +47,12 @@ def run(
         "warnings": [],
         "bytes_up": 2000,
         "bytes_down": 3000,
-        **groups(clients, lambda client: client.accuracy),
+        "train": reached.train,
+        "novel": reached.novel,
         **more,
     }
     folder = Path("runs") / f"{label}-{seed}-{len(changes)}"
-    return Run(folder, experiment, metrics, tuple(clients))
+    return Run(folder, experiment, Metrics.model_validate(metrics), tuple(clients))
 
 
 def method(name: str) -> str:

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibre.engine import events, rounds
+from calibre.engine import rounds
+from calibre.report import events
 from calibre.report.collapse import warnings
+from calibre.report.events import RoundDone, Warned
 from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Step
 
 HEALTHY = {"loss": 3.0, "l_s": 3.0, "spread": 0.98, "similarity": 0.4}
@@ -15,11 +17,11 @@ HEALTHY = {"loss": 3.0, "l_s": 3.0, "spread": 0.98, "similarity": 0.4}
 def run_of(*figures, clients=4, others=HEALTHY):
     """Events of a run, a round for every dict of figures; every client reports the same."""
     return [
-        {
-            "event": "round",
-            "round": i + 1,
-            "clients": {str(client): {**others, **change} for client in range(clients)},
-        }
+        RoundDone(
+            round=i + 1,
+            clients={client: {**others, **change} for client in range(clients)},
+            seconds=1.0,
+        )
         for i, change in enumerate(figures)
     ]
 
@@ -30,7 +32,7 @@ def test_a_healthy_run_is_not_spoken_of():
 
 def test_nor_is_a_run_without_monitors_or_without_rounds():
     assert warnings([]) == []
-    assert warnings([{"event": "start", "rounds": 3}]) == []
+    assert warnings([Warned(text="a word")]) == []
     assert warnings(run_of({}, {}, others={"loss": 2.0})) == []
 
 
@@ -78,19 +80,19 @@ def test_only_the_last_rounds_count():
 
 def test_single_clients_are_named_when_the_others_are_well():
     recorded = run_of({}, {}, {})
-    recorded[-1]["clients"]["10"] = {**HEALTHY, "spread": 0.002}
-    recorded[-1]["clients"]["2"] = {**HEALTHY, "similarity": 0.999}
+    recorded[-1].clients[10] = {**HEALTHY, "spread": 0.002}
+    recorded[-1].clients[2] = {**HEALTHY, "similarity": 0.999}
     (text,) = warnings(recorded)
     assert "2 of the last 5 clients" in text
     assert "2 (similarity 0.999), 10 (spread 0.002)" in text
-    recorded.append({"event": "round", "round": 4, "clients": {"2": HEALTHY, "10": HEALTHY}})
+    recorded.append(RoundDone(round=4, clients={2: HEALTHY, 10: HEALTHY}, seconds=1.0))
     assert warnings(recorded) == []  # their newest report is well
 
 
 def test_a_crowd_of_clients_is_counted():
     recorded = run_of({}, {}, {}, clients=20)
     for event in recorded:
-        event["clients"].update({str(c): {**HEALTHY, "spread": 0.01} for c in range(8)})
+        event.clients.update({c: {**HEALTHY, "spread": 0.01} for c in range(8)})
     (text,) = warnings(recorded)
     assert "8 of the last 20 clients" in text
     assert "and 3 more" in text

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from calibre.cli import app
 from calibre.data.federation import load
 from calibre.errors import UserError
+from calibre.report.events import RoundDone
 from calibre.report.metrics import ClientResult
 from calibre.report.page import plotted, render, story, write_page
 from calibre.report.runs import read, read_all
@@ -96,7 +97,7 @@ def test_warnings_tell_failures_collapse_and_clients_that_never_trained(tmp_path
     assert failures.startswith("3 times a client failed")
     assert "client 7 (2), 9 (1)" in failures
     assert "<b>ran out" in failures
-    trained = set(run.rounds[0]["clients"])
+    trained = set(run.rounds[0].clients)
     (missed,) = [text for text in rest if "never trained" in text]
     assert missed.startswith(f"{300 - len(trained)} clients never trained in any of 1 rounds")
 
@@ -114,11 +115,13 @@ def test_warnings_tell_small_test_sets_and_guessing(tmp_path: Path) -> None:
 
 def test_curves_are_the_mean_and_percentiles_of_what_clients_report() -> None:
     rounds = [
-        {"round": 3, "clients": {str(i): {"loss": float(i), "same": 1.0} for i in range(11)}},
-        {"round": 4, "clients": {"0": {"loss": 2.5, "same": 1.0, "began": 1.0, "odd": 1.0}}},
-        {"round": 5, "clients": {"1": {"loss": math.nan, "same": 1.0, "began": 2.0, "odd": 2.0}}},
+        {i: {"loss": float(i), "same": 1.0} for i in range(11)},
+        {0: {"loss": 2.5, "same": 1.0, "began": 1.0, "odd": 1.0}},
+        {1: {"loss": math.nan, "same": 1.0, "began": 2.0, "odd": 2.0}},
     ]
-    loss, odd = plotted.curves(rounds)
+    loss, odd = plotted.curves(
+        [RoundDone(round=3 + i, clients=told, seconds=1.0) for i, told in enumerate(rounds)]
+    )
     assert (loss["name"], odd["name"]) == ("loss", "odd")  # not what never changes, nor the clock
     assert loss["rounds"] == [3, 4, 5]
     assert loss["mean"] == [5, 2.5, None]

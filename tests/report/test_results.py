@@ -34,12 +34,12 @@ def test_what_a_client_sends_and_receives_in_a_round_is_kept(name, up, down, tmp
     network = experiment.method.build(SMALLEST)
     state = experiment.method.init(network)
     metrics = write_results(
-        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0, {},
-        choice=None,
+        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
+        promise=None, choice=None,
     )  # fmt: skip
-    assert metrics["bytes_up"] == parts(network, *up)
-    assert metrics["bytes_down"] == parts(network, *down)
-    assert (metrics["bytes_up"] > 0) == bool(up)
+    assert metrics.bytes_up == parts(network, *up)
+    assert metrics.bytes_down == parts(network, *down)
+    assert (metrics.bytes_up > 0) == bool(up)
 
 
 def test_a_method_may_send_more_than_a_model(tmp_path):
@@ -47,9 +47,9 @@ def test_a_method_may_send_more_than_a_model(tmp_path):
     network = experiment.method.build(SMALLEST)
     state = experiment.method.init(network)
     metrics = write_results(
-        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0, {},
-        choice=None,
+        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
+        promise=None, choice=None,
     )  # fmt: skip
     parameters = {*network.encoder.parameters(), *network.head.parameters()}
     trained = sum(4 * p.numel() for p in parameters)  # a control for each
-    assert metrics["bytes_up"] == parts(network, "encoder", "head") + trained
+    assert metrics.bytes_up == parts(network, "encoder", "head") + trained

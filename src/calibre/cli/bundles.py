@@ -64,6 +64,7 @@ def bundle(
 ) -> None:
     """Make a bundle of each client's personal model: model, preprocessing, classes, card."""
     from calibre.finished.run import FinishedRun
+    from calibre.report.events import Progressed
     from calibre.screen import LiveView
 
     delivery = FinishedRun(run)
@@ -74,7 +75,7 @@ def bundle(
         for done, client in enumerate(chosen, start=1):
             folder = place / f"{client:06d}"
             made.append((folder, delivery.bundle(client, refuse).save(folder).card))
-            view({"event": "progress", "stage": "bundles", "done": done, "of": len(chosen)})
+            view(Progressed(stage="bundles", done=done, of=len(chosen)))
     if as_json:
         print(json.dumps([_facts(folder, card) for folder, card in made], indent=2))
         return
@@ -268,13 +269,14 @@ def _files(places: list[Path]) -> list[Path]:
 
 
 def _predictions(model: "Bundle", images: list[Path]) -> Iterator["Prediction"]:
+    from calibre.report.events import Progressed
     from calibre.screen import LiveView
 
     with LiveView(errors) as view:
         for done, found in enumerate(model.stream(images), start=1):
             yield found
             if done % 64 == 0 or done == len(images):
-                view({"event": "progress", "stage": "images", "done": done, "of": len(images)})
+                view(Progressed(stage="images", done=done, of=len(images)))
 
 
 def _facts(folder: Path, card: "Card") -> dict[str, Any]:

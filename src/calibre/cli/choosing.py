@@ -34,6 +34,7 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
     from calibre.data import federation, sources
     from calibre.experiment import Experiment
     from calibre.models.start import completed
+    from calibre.report.events import Progressed
     from calibre.screen import LiveView
     from calibre.settings import validate
 
@@ -49,9 +50,7 @@ def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experime
     with LiveView(errors) as view:
         pool = sources.load(
             experiment.data,
-            lambda done, of: view(
-                {"event": "progress", "stage": "reading images", "done": done, "of": of}
-            ),
+            lambda done, of: view(Progressed(stage="reading images", done=done, of=of)),
         )
     if tell:
         from calibre.estimate import seconds

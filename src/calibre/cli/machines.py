@@ -89,7 +89,7 @@ def deploy_run(
 ) -> None:
     """Run an experiment on the sites, or go on with it where it stopped; Ctrl-C stops it."""
     from calibre import experiment as experiments
-    from calibre.deploy.superlink import run_on_sites
+    from calibre.deploy.superlink import missed, run_on_sites
     from calibre.screen import LiveView, result_table
 
     settings = experiments.read(experiment, [*(set_ or ()), "engine.runtime=flower"])
@@ -101,14 +101,13 @@ def deploy_run(
         errors.print("stopped; the same command goes on")
         sys.exit(INTERRUPTED)
     if as_json:
-        print(json.dumps(metrics, indent=2))
+        print(json.dumps({**metrics.model_dump(mode="json"), "missed": missed(folder)}, indent=2))
         return
     Console().print(result_table(metrics))
-    if metrics["missed"]:
+    if absent := missed(folder):
         table = Table("site", "rounds missed", "why, the last time")
-        for name, missed in metrics["missed"].items():
-            rounds = ", ".join(map(str, missed["rounds"]))
-            table.add_row(escape(name), rounds, escape(missed["cause"]))
+        for name, row in absent.items():
+            table.add_row(escape(name), ", ".join(map(str, row["rounds"])), escape(row["cause"]))
         Console().print(table)
     print(f"every client:  {folder / 'clients.csv'}")
 

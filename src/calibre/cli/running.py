@@ -96,34 +96,34 @@ def run_and_show(
     settings: Any, folder: Path, tensorboard: Path | None, as_json: bool, prepared: list[Any]
 ) -> None:
     from calibre import engines
-    from calibre.engine.events import to_all
     from calibre.engine.tensorboard import to_tensorboard
+    from calibre.report.events import silent, to_all
     from calibre.screen import LiveView, result_table
 
     try:
-        board = to_tensorboard(tensorboard) if tensorboard else nullcontext(lambda event: None)
+        board = to_tensorboard(tensorboard) if tensorboard else nullcontext(silent)
         with board as sink, LiveView(errors) as view:
             metrics = engines.run(settings, folder, to_all(view, sink), prepared)
     except KeyboardInterrupt:
         errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
         sys.exit(INTERRUPTED)
     if as_json:
-        print(json.dumps(metrics, indent=2))
+        print(metrics.model_dump_json(indent=2))
         return
     console = Console()
     console.print(result_table(metrics))
-    if promise := metrics.get("privacy"):
-        price = promise["epsilon"]
+    if promise := metrics.privacy:
+        price = promise.epsilon
         said = (
-            f"the model is ({price:.3g}, {promise['delta']:g})-differentially private for every "
-            f"client; the busiest took part in {promise['rounds']} rounds"
+            f"the model is ({price:.3g}, {promise.delta:g})-differentially private for every "
+            f"client; the busiest took part in {promise.rounds} rounds"
             if price is not None
             else "updates were clipped, but without privacy.noise no privacy is promised"
         )
         console.print(said, highlight=False, soft_wrap=True)
-    if metrics["failures"]:
-        console.print(f"[yellow]{metrics['failures']} client updates failed[/]; see events.jsonl")
-    for warning in metrics["warnings"]:
+    if metrics.failures:
+        console.print(f"[yellow]{metrics.failures} client updates failed[/]; see events.jsonl")
+    for warning in metrics.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     console.print(f"every client:  {folder / 'clients.csv'}", highlight=False, soft_wrap=True)
     console.print(

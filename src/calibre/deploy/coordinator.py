@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from flwr.app import Context
@@ -24,7 +23,6 @@ from calibre.deploy import roster as rosters
 from calibre.deploy.admission import Admit
 from calibre.deploy.grid import GridCrew, Nodes
 from calibre.deploy.roster import Roster
-from calibre.engine.events import Emit, to_all
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.engine.rounds import OngoingRun, keep, opened
@@ -32,6 +30,8 @@ from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.personal.ways import way_of
+from calibre.report.events import Emit, Event, Warned, append, to_all
+from calibre.report.metrics import Metrics
 from calibre.run_folder import RunFolder
 
 app = ServerApp()
@@ -46,10 +46,10 @@ def coordinate(
     emit: Emit,
     patience: float,
     admit: Admit = lambda node, hello: None,
-) -> dict[str, Any]:
+) -> Metrics:
     """Carry out an experiment, or what is left of it, on the nodes of a grid."""
     started = time.monotonic()
-    nodes = Nodes(grid, lambda text: emit({"event": "warning", "text": text}), admit)
+    nodes = Nodes(grid, lambda text: emit(Warned(text=text)), admit)
     wanted = experiment.engine.sites or 2
     _wait(nodes, wanted, patience, emit)
     if nodes.shares():
@@ -59,7 +59,7 @@ def coordinate(
 
 def _shared_out(
     nodes: Nodes, experiment: Experiment, folder: Path, emit: Emit, started: float
-) -> dict[str, Any]:
+) -> Metrics:
     """An experiment's own federation; each node does the work of a share of its clients."""
     pool = load_pool(experiment.data)
     federation = federations.build(pool, experiment.federation, experiment.seed)
@@ -76,7 +76,7 @@ def _shared_out(
     host = Host(experiment, pool, federation, folder, CPU)
     crew = GridCrew(nodes, holder, experiment, experiment.method, folder, None)
 
-    def run(store: RunFolder) -> dict[str, Any]:
+    def run(store: RunFolder) -> Metrics:
         keep(federation, experiment, store)
         return OngoingRun(experiment, store, federation, host, crew, emit, started).finish()
 
@@ -85,7 +85,7 @@ def _shared_out(
 
 def _among_sites(
     nodes: Nodes, experiment: Experiment, folder: Path, emit: Emit, started: float
-) -> dict[str, Any]:
+) -> Metrics:
     """Sites with their own images: the coordinator knows their names and counts."""
     here = [report for _, report in nodes.sites().values()]
     roster = rosters.load(folder) or rosters.begin(here, experiment)
@@ -112,7 +112,7 @@ def _among_sites(
     host = Host(experiment, pool, federation, folder, CPU, facts.normalization)
     crew = GridCrew(nodes, holder, experiment, experiment.method, folder, facts)
 
-    def run(store: RunFolder) -> dict[str, Any]:
+    def run(store: RunFolder) -> Metrics:
         remember()
         return OngoingRun(experiment, store, federation, host, crew, emit, started, latest).finish()
 
@@ -120,8 +120,8 @@ def _among_sites(
 
 
 def _opened(
-    experiment: Experiment, folder: Path, host: Host, run: Callable[[RunFolder], dict[str, Any]]
-) -> dict[str, Any]:
+    experiment: Experiment, folder: Path, host: Host, run: Callable[[RunFolder], Metrics]
+) -> Metrics:
     host.load(METHOD)
     with opened(experiment, folder) as store:
         return run(store)
@@ -136,7 +136,7 @@ def _wait(nodes: Nodes, wanted: int, patience: float, emit: Emit) -> None:
             return
         if len(nodes.told) != said:
             said = len(nodes.told)
-            emit({"event": "warning", "text": f"{said} of {wanted} sites are here; waiting"})
+            emit(Warned(text=f"{said} of {wanted} sites are here; waiting"))
         if time.monotonic() > end:
             raise UserError(
                 f"{said} of {wanted} sites (engine.sites) had joined after {patience:g} s; start "
@@ -151,17 +151,16 @@ def _with_newcomers(roster: Roster, nodes: Nodes, emit: Emit) -> Roster:
             try:
                 roster = roster.joined_by(report)
             except UserError as problem:
-                emit({"event": "warning", "text": f"a late site cannot take part: {problem}"})
+                emit(Warned(text=f"a late site cannot take part: {problem}"))
     return roster
 
 
 def _warnings_to(file: Path) -> Emit:
     """Who is waited for or refused, to be followed with the events that the run writes itself."""
 
-    def emit(event: dict[str, Any]) -> None:
-        if event["event"] == "warning":
-            with open(file, "a", encoding="utf-8") as log:
-                log.write(json.dumps(event) + os.linesep)
+    def emit(event: Event) -> None:
+        if isinstance(event, Warned):
+            append(file, event)
 
     return emit
 

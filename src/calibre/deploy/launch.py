@@ -24,6 +24,7 @@ import tomli_w
 from calibre import __version__
 from calibre.errors import UserError, printable
 from calibre.files import write_atomic
+from calibre.report.events import Emit, parse
 
 CONNECTION = "calibre"  # what the coordinator's SuperLink is called in Flower's configuration
 START_SECONDS = 60.0
@@ -214,7 +215,7 @@ def follow(
     before: int | None,
     outcome: Path,
     alive: Callable[[], bool],
-    emit: Callable[[dict[str, Any]], None],
+    emit: Emit,
 ) -> dict[str, Any]:
     """Show a run's events as its coordinator writes them; how it ended.
 
@@ -230,7 +231,8 @@ def follow(
         text = events.read_text(encoding="utf-8") if fresh else ""
         whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
         for line in whole[seen:]:
-            emit(printable(json.loads(line)))  # sites chose some of its words
+            if (event := parse(line)) is not None:
+                emit(event)
         seen = len(whole)
         if over:
             break

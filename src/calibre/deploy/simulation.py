@@ -1,18 +1,19 @@
 """``--engine flower-sim``: an experiment on Flower's simulation runtime, which runs on Ray."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 from calibre.cores import usable_cores
 from calibre.deploy import launch
-from calibre.engine.events import Emit
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
+from calibre.report import runs
+from calibre.report.events import Emit
+from calibre.report.metrics import Metrics
+from calibre.run_folder import RunFolder
 
 
-def simulate(experiment: Experiment, folder: Path, emit: Emit) -> dict[str, Any]:
+def simulate(experiment: Experiment, folder: Path, emit: Emit) -> Metrics:
     """Start a SuperLink of its own on this machine, submit the experiment, follow it to its end.
 
     The nodes share the run folder, where clients keep what they keep: on several machines it must
@@ -36,7 +37,7 @@ def simulate(experiment: Experiment, folder: Path, emit: Emit) -> dict[str, Any]
     port, log, outcome = launch.free_port(), work / "superlink.log", folder / "flower.json"
     launch.write_connection(home, f"127.0.0.1:{port}", None)
     outcome.unlink(missing_ok=True)
-    events = folder / "events.jsonl"
+    events = RunFolder(folder).events
     before = launch.identity(events)
     command = [
         superlink, "--insecure", "--simulation", "--port", str(port),
@@ -52,5 +53,4 @@ def simulate(experiment: Experiment, folder: Path, emit: Emit) -> dict[str, Any]
         ended = launch.follow(events, before, outcome, lambda: launch.is_running(run, home), emit)
     if ended["ended"] != "done":
         raise UserError(f"{ended['message']}\n(the log of Flower: {log})")
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    return metrics
+    return runs.read_metrics(folder)

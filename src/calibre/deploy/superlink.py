@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 from calibre.deploy import launch
 from calibre.deploy.certificates import last_day
 from calibre.deploy.keys import coordinator
-from calibre.engine.events import Emit
 from calibre.errors import UserError, printable
 from calibre.files import private_folder, write_atomic
+from calibre.report import runs
+from calibre.report.events import Emit
+from calibre.report.metrics import Metrics
+from calibre.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from calibre.experiment import Experiment
@@ -44,7 +47,7 @@ def run_on_sites(
     emit: Emit,
     patience: float,
     shared: bool = False,
-) -> dict[str, Any]:
+) -> Metrics:
     """Submit an experiment with ``flwr run``, follow it, and return its metrics.
 
     ``shared``: its clients are shared out among nodes, instead of sites with images of their own.
@@ -62,7 +65,7 @@ def run_on_sites(
     launch.write_app(work / "app", settings)
     outcome = folder / "flower.json"
     outcome.unlink(missing_ok=True)
-    events = folder / "events.jsonl"
+    events = RunFolder(folder).events
     before = launch.identity(events)
     home, log = keys / "flwr", work / "flwr.log"
     run = launch.submit(work / "app", home, log)
@@ -73,21 +76,20 @@ def run_on_sites(
         raise
     if ended["ended"] != "done":
         raise UserError(f"{ended['message']}\n(the log of Flower: flwr log {run})")
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    return {**metrics, "missed": missed(folder)}
+    return runs.read_metrics(folder)
 
 
 def missed(folder: Path) -> dict[str, Any]:
     """Which sites missed which rounds, and why the last time."""
-    from calibre.engine import events
+    from calibre.report import events
 
     names = json.loads((folder / "federation.json").read_text()).get("sites", [])
     table: dict[str, Any] = {}
-    for event in events.read(folder / "events.jsonl"):
-        if event["event"] == "failure":
-            client = event["client"]
+    for event in events.read(RunFolder(folder).events):
+        if isinstance(event, events.ClientFailed):
+            client = event.client
             name = names[client] if client < len(names) else f"client {client}"
             row = table.setdefault(name, {"rounds": [], "cause": ""})
-            row["rounds"].append(event["round"])
-            row["cause"] = event["cause"]
+            row["rounds"].append(event.round)
+            row["cause"] = event.cause
     return cast(dict[str, Any], printable(table))

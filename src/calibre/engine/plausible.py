@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import torch
 
-from calibre.methods.method import ServerState
-from calibre.tensors import Tensors
+from calibre.data.federation import Client
+from calibre.methods.method import Method, ServerState, Update
+from calibre.tensors import Tensors, check_like
 
 GROWTH = 1e6  # in one round
 
@@ -34,6 +35,25 @@ def check_size(groups: Mapping[str, Tensors], before: Mapping[str, Tensors]) -> 
                     f"tensor '{name}' has a length of {length:.3g}, the server's had {was:.3g}: "
                     f"more than {GROWTH:g} times that in one round is not plausible"
                 )
+
+
+def check_update(
+    update: Update, method: Method, held: Client, expected: Mapping[str, Tensors]
+) -> None:
+    """All that the server will compute with; ValueError says what is wrong."""
+    due = method.samples(len(held.labelled), len(held.labelled) + len(held.unlabelled))
+    if update.samples != due:
+        raise ValueError(f"it trained on {update.samples} images, but holds {due}")
+    numbers = method.numbers
+    if unlike := sorted(numbers.keys() ^ update.numbers.keys()):
+        verb = "is missing" if unlike[0] in numbers else "was not asked for"
+        raise ValueError(f"the number '{unlike[0]}' {verb}")
+    for name, value in update.numbers.items():
+        if not numbers[name].accepts(value):
+            raise ValueError(f"its {name} is {value:g}, not {numbers[name]}")
+    for group in sorted(expected.keys() | update.shared.keys()):
+        check_like(update.shared.get(group, {}), expected.get(group, {}))
+    check_size(update.shared, expected)
 
 
 def check_state(new: ServerState, old: ServerState) -> None:

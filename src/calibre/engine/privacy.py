@@ -28,6 +28,7 @@ from calibre.engine.selection import select
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import ServerState, Update
+from calibre.report.metrics import Promise
 from calibre.sections import PrivacySettings
 from calibre.tensors import EmptyMeanError, Tensors, WeightedMean
 
@@ -144,19 +145,13 @@ def most_rounds(
 
 def spent(
     experiment: Experiment, clients: int, sent: Mapping[int, int] | None = None, done: int = 0
-) -> dict[str, float | None]:
-    """What is promised of the whole run to the client that takes part most often.
-
-    An epsilon of None is infinite: JSON knows no infinity.
-    """
+) -> Promise:
+    """What is promised of the whole run to the client that takes part most often."""
     settings = experiment.privacy
     rounds = most_rounds(experiment, clients, sent, done)
     price = epsilon(settings.noise, rounds, settings.delta)
-    return {
-        "epsilon": price if math.isfinite(price) else None,
-        "delta": settings.delta,
-        "rounds": rounds,
-    }
+    known = price if math.isfinite(price) else None  # JSON knows no infinity
+    return Promise(epsilon=known, delta=settings.delta, rounds=rounds)
 
 
 def epsilon(noise: float, rounds: int, delta: float) -> float:

@@ -2,10 +2,10 @@
 
 import shutil
 
-from calibre.engine import events
 from calibre.engine.checkpoints import Checkpoints
 from calibre.engine.client_store import ClientStore
 from calibre.errors import UserError
+from calibre.report import events
 from calibre.run_folder import RunFolder
 
 
@@ -37,6 +37,6 @@ def rewind(folder: RunFolder, round_: int) -> None:
         ClientStore(folder.clients).drop_after(round_)
         emit = events.to_file(folder.events, round_)
         Checkpoints(folder.checkpoints).drop_after(round_)
-        emit({"event": "warning", "text": f"taken back to round {round_}"})
+        emit(events.Warned(text=f"taken back to round {round_}"))
     finally:
         folder.close()

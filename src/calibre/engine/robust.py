@@ -29,6 +29,7 @@ from calibre.engine.privacy import NOBODY, change_of, length
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import ServerState, Update
+from calibre.report.events import Bounded
 from calibre.sections import RobustSettings
 from calibre.tensors import EmptyMeanError, Tensors
 
@@ -51,14 +52,11 @@ class Robust:
             held = [combined(held, self._trim(len(held)))]
         return iter(held)
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> Bounded | None:
         """Whose update was cut, for people to look at."""
         if self.settings.bound is None:
-            return {}
-        return {
-            "median_norm": self.median,
-            "bounded": {str(client): norm for client, norm in self.bounded.items()},
-        }
+            return None
+        return Bounded(median_norm=self.median, bounded=self.bounded)
 
     def _trim(self, count: int) -> int:
         most = (count - 1) // 2

@@ -4,10 +4,9 @@ import dataclasses
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 
@@ -15,25 +14,17 @@ from calibre import __version__
 from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.sources import load
-from calibre.engine import events, privacy, robust
+from calibre.engine import privacy, robust
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.child import Worker
 from calibre.engine.client_store import ClientStore
 from calibre.engine.crew import Crew, InProcess, Processes, one_thread
 from calibre.engine.devices import Machine, main_device, plan
-from calibre.engine.events import Emit
-from calibre.engine.host import Host, method_of
+from calibre.engine.host import Host
 from calibre.engine.ledger import Ledger
-from calibre.engine.messages import (
-    METHOD,
-    Assessed,
-    Failed,
-    Job,
-    Outcome,
-    Personalised,
-    Updated,
-)
-from calibre.engine.plausible import check_size, check_state
+from calibre.engine.messages import METHOD, Failed, Outcome, Updated
+from calibre.engine.personal_stage import PersonalStage, job
+from calibre.engine.plausible import check_state, check_update
 from calibre.engine.privacy import Mechanism, spent
 from calibre.engine.robust import Robust
 from calibre.engine.selection import select
@@ -42,21 +33,29 @@ from calibre.experiment import Experiment
 from calibre.files import in_words, write_atomic
 from calibre.methods.method import Update
 from calibre.personal.card import Preprocessing
-from calibre.personal.pooling import HeadChoice, pooled
-from calibre.personal.ways import way_of
-from calibre.report import collapse
-from calibre.report.metrics import ClientResult
+from calibre.report import collapse, events
+from calibre.report.events import (
+    ClientFailed,
+    Emit,
+    Ended,
+    Progressed,
+    RoundDone,
+    Started,
+    Warned,
+    silent,
+)
+from calibre.report.metrics import Metrics, Promise
 from calibre.report.results import write_results
 from calibre.run_folder import RunFolder
-from calibre.tensors import EmptyMeanError, Tensors, check_like
+from calibre.tensors import EmptyMeanError
 
 
 def run(
     experiment: Experiment,
     folder: Path,
-    emit: Emit = lambda event: None,
+    emit: Emit = silent,
     prepared: Iterable[Worker] = (),
-) -> dict[str, Any]:
+) -> Metrics:
     """Carry out an experiment, or what is left of it, in a run folder; return its metrics.
 
     ``prepared`` are worker processes that were started early, while this one was still loading.
@@ -143,7 +142,7 @@ class OngoingRun:
             self.state, self.failures, self.kept = held.state, held.failures, dict(held.kept)
             for problem in problems:
                 text = f"{problem}; going on after round {self.state.round}"
-                emit({"event": "warning", "text": text})
+                emit(Warned(text=text))
             return
         if problems:
             raise UserError(
@@ -151,54 +150,54 @@ class OngoingRun:
                 "files from a copy, or begin anew in another folder with --out"
             )
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Metrics:
         rounds = self.experiment.training.rounds if self.method.federated else 0
         check(self.experiment)
         clients = len(self.federation.train_ids)
         preprocessing = Preprocessing.of(self.host.pool.shape, self.host.normalization)
         write_atomic(self.store.preprocessing, preprocessing.model_dump_json(indent=2) + "\n")
         self.emit(
-            {
-                "event": "start",
-                "version": __version__,
-                "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
-                "experiment": self.experiment.hash(),
-                "federation": self.federation.hash,
-                "method": self.method.label,
-                "rounds": rounds,
-                "done": self.state.round,
-                "clients": clients,
-                "novel": len(self.federation.novel_ids),
-                "views": dataclasses.asdict(self.host.views),
-                **self._promise(clients),
-                "seconds_to_start": time.monotonic() - self.started,
-            }
+            Started(
+                version=__version__,
+                versions={"python": platform.python_version(), "torch": str(torch.__version__)},
+                experiment=self.experiment.hash(),
+                federation=self.federation.hash,
+                method=self.method.label,
+                rounds=rounds,
+                done=self.state.round,
+                clients=clients,
+                novel=len(self.federation.novel_ids),
+                views=dataclasses.asdict(self.host.views),
+                privacy=self._promise(clients),
+                seconds_to_start=time.monotonic() - self.started,
+            )
         )
         while self.state.round < rounds:
             self.round()
         began = time.monotonic()
         self._leaves()
         self.federation = self.latest(self.federation)
-        choices = {role: self._choose(role) for role in (METHOD, *self._floors())}
-        scores = {role: self._personalize(role, choice) for role, choice in choices.items()}
-        scored = sorted(set.intersection(*(set(by_client) for by_client in scores.values())))
-        counts = self.federation.counts()
+        stage = PersonalStage(
+            self.experiment, self.federation, self.host, self.crew, self.state, self.kept,
+            self._failed, self.emit, self.store,
+        )  # fmt: skip
+        rows, choice = stage.results()
         past = events.read(self.store.events)
-        training = sum(event["seconds"] for event in past if event["event"] == "round")
+        training = sum(event.seconds for event in past if isinstance(event, RoundDone))
         metrics = write_results(
             self.experiment,
             self.method,
             self.state,
             self.store,
             self.federation.hash,
-            [self._result(client, int((counts[client] > 0).sum()), scores) for client in scored],
+            rows,
             self.failures,
             collapse.warnings(past),
             seconds=training + time.monotonic() - began,  # of all attempts, after resumes too
             promise=self._promise(clients),
-            choice=choices[METHOD],
+            choice=choice,
         )
-        self.emit({"event": "end", **metrics})
+        self.emit(Ended(metrics=metrics))
         return metrics
 
     def round(self) -> None:
@@ -211,7 +210,7 @@ class OngoingRun:
         )
         self._leaves()
         reports: dict[int, dict[str, float]] = {}
-        jobs = [self._job("update", [client]) for client in chosen]
+        jobs = [job("update", [client], self.kept) for client in chosen]
         keepers: list[int] = []
         updates = self._checked(self.crew.run(self.state, jobs), reports, keepers)
         private = Mechanism(self.experiment.privacy) if self.experiment.privacy.clip else None
@@ -236,14 +235,13 @@ class OngoingRun:
         self.kept.update(dict.fromkeys(keepers, state.round))
         # the event first: a kill in between repeats the round and drops what was written of it
         self.emit(
-            {
-                "event": "round",
-                "round": state.round,
-                "clients": {str(client): report for client, report in reports.items()},
-                **({"privacy": private.report()} if private else {}),
-                **({"robust": defence.report()} if defence else {}),
-                "seconds": time.monotonic() - began,
-            }
+            RoundDone(
+                round=state.round,
+                clients=reports,
+                privacy=private.report() if private else None,
+                robust=defence.report() if defence else None,
+                seconds=time.monotonic() - began,
+            )
         )
         if state.round % self.experiment.engine.checkpoint_every == 0 or state.round == rounds:
             self.checkpoints.save(
@@ -255,22 +253,11 @@ class OngoingRun:
         if self.ledger is not None:
             self.ledger.enter(self.state)
 
-    def _promise(self, clients: int) -> dict[str, Any]:
+    def _promise(self, clients: int) -> Promise | None:
         """What privacy costs by the end of the run, by all that was sent so far."""
         if self.ledger is None:
-            return {}
-        sent = self.ledger.times()
-        return {"privacy": spent(self.experiment, clients, sent, done=self.state.round)}
-
-    def _job(
-        self,
-        kind: Literal["update", "assess", "personalize"],
-        clients: Sequence[int],
-        role: str = METHOD,
-        choice: HeadChoice | None = None,
-    ) -> Job:
-        kept = tuple(self.kept.get(client, 0) for client in clients)
-        return Job(kind=kind, clients=tuple(clients), role=role, choice=choice, kept=kept)
+            return None
+        return spent(self.experiment, clients, self.ledger.times(), done=self.state.round)
 
     def _checked(
         self,
@@ -290,48 +277,24 @@ class OngoingRun:
                 if not isinstance(reply, Updated):
                     raise ValueError("it answers another question")
                 update = reply.update(client, outcome.tensors)
-                self._check(update, expected)
+                held = self.federation.client(client)
+                check_update(update, self.method, held, expected)
             except ValueError as problem:
                 self._failed(client, f"its update was refused: {problem}", "")
                 continue
             reports[client] = {**reply.report, "began": reply.began, "seconds": reply.seconds}
             if reply.keeps:
                 keepers.append(client)
-            self.emit({"event": "progress", "stage": "train"})
+            self.emit(Progressed(stage="train"))
             yield update
-
-    def _check(self, update: Update, expected: dict[str, Tensors]) -> None:
-        """All that the server will compute with; ValueError says what is wrong."""
-        held = self.federation.client(update.client)
-        images = len(held.labelled) + len(held.unlabelled)
-        due = self.method.samples(len(held.labelled), images)
-        if update.samples != due:
-            raise ValueError(f"it trained on {update.samples} images, but holds {due}")
-        numbers = self.method.numbers
-        if unlike := sorted(numbers.keys() ^ update.numbers.keys()):
-            verb = "is missing" if unlike[0] in numbers else "was not asked for"
-            raise ValueError(f"the number '{unlike[0]}' {verb}")
-        for name, value in update.numbers.items():
-            if not numbers[name].accepts(value):
-                raise ValueError(f"its {name} is {value:g}, not {numbers[name]}")
-        for group in sorted(expected.keys() | update.shared.keys()):
-            check_like(update.shared.get(group, {}), expected.get(group, {}))
-        check_size(update.shared, expected)
 
     def _failed(self, client: int, cause: str, detail: str) -> None:
         self.failures += 1
         self.last_failure = f"client {client}: {cause}"
         self.clients.discard(client, self.state.round + 1)
-        self.emit(
-            {
-                "event": "failure",
-                "round": self.state.round + 1,
-                "client": client,
-                "cause": cause,
-                "detail": detail,
-            }
-        )
-        self.emit({"event": "progress", "stage": "train"})
+        round_ = self.state.round + 1
+        self.emit(ClientFailed(round=round_, client=client, cause=cause, detail=detail))
+        self.emit(Progressed(stage="train"))
 
     def _below_quorum(self, survivors: int, needed: int) -> UserError:
         return UserError(
@@ -348,87 +311,6 @@ class OngoingRun:
             "hurt, take the run back with  "
             f"calibre-fl rewind {self.store.path} --round N; if training itself does this, "
             "lower its learning rate; [robust] bounds what one client can do"
-        )
-
-    def _floors(self) -> list[str]:
-        return [name for name in self.experiment.personal.floors if name != self.method.name]
-
-    def _groups(self, role: str) -> list[range]:
-        """Whose personal models are made together."""
-        ids = range(len(self.federation))
-        way = way_of(method_of(self.experiment, role), self.experiment.personal)
-        size = way.group(len(ids))
-        return [ids[i : i + size] for i in range(0, len(ids), size)]
-
-    def _choose(self, role: str) -> HeadChoice | None:
-        """What all clients' personal models go by, found by their cross-validation together."""
-        state = self.state if role == METHOD else self.host.initial_state(role)
-        jobs = [self._job("assess", group, role) for group in self._groups(role)]
-        told = []
-        for outcome in self.crew.run(state, jobs):
-            reply = outcome.reply
-            if isinstance(reply, Assessed):
-                if not (reply.curves or reply.missing):
-                    return None  # there is nothing to choose
-                for client, curves in sorted(reply.curves.items()):
-                    labels = len(self.federation.client(client).labelled)
-                    if any(curve.images > labels for curve in curves.values()):
-                        self._failed(client, f"its cross-validation is of more than {labels}", "")
-                    else:
-                        told.append(curves)
-        return pooled(told)
-
-    def _personalize(self, role: str, choice: HeadChoice | None) -> dict[int, float]:
-        """The accuracy of every client's personal model."""
-        state = self.state if role == METHOD else self.host.initial_state(role)
-        method = method_of(self.experiment, role)
-        ids = range(len(self.federation))
-        jobs = [self._job("personalize", group, role, choice) for group in self._groups(role)]
-        label = method.label
-        scores: dict[int, float] = {}
-        for outcome in self.crew.run(state, jobs):
-            reply, asked = outcome.reply, outcome.job.clients
-            if not isinstance(reply, Personalised):
-                cause = reply.error if isinstance(reply, Failed) else "another question's answer"
-                raise UserError(
-                    f"making personal models ({label}) failed for clients {asked[0]} to "
-                    f"{asked[-1]}: {cause}\n"
-                    f"training is kept: continue with  calibre-fl resume {self.store.path}"
-                )
-            for client, cause in reply.missing.items():
-                self._failed(client, f"making its personal model ({label}): {cause}", "")
-            for client, score in reply.scores.items():
-                due = len(self.federation.client(client).test)
-                if score.images == due:
-                    scores[client] = score.accuracy
-                else:
-                    cause = f"it was scored on {score.images} images, but holds {due}"
-                    self._failed(client, f"making its personal model ({label}): {cause}", "")
-            self.emit({"event": "progress", "stage": label, "done": len(scores), "of": len(ids)})
-        if len(scores) < max(1, math.ceil(self.experiment.engine.quorum * len(ids))):
-            raise UserError(
-                f"only {len(scores)} of {len(ids)} clients have a personal model ({label}), "
-                f"engine.quorum asks for more (see 'failure' in {self.store.events}); training is "
-                f"kept: continue with  calibre-fl resume {self.store.path}"
-            )
-        return scores
-
-    def _result(
-        self, client: int, classes: int, scores: dict[str, dict[int, float]]
-    ) -> ClientResult:
-        held = self.federation.client(client)
-        return ClientResult(
-            id=client,
-            name=held.name,
-            novel=held.novel,
-            samples=len(held.labelled),
-            unlabelled=len(held.unlabelled),
-            test_samples=len(held.test),
-            classes=classes,
-            accuracy=scores[METHOD][client],
-            floors={
-                name: by_client[client] for name, by_client in scores.items() if name != METHOD
-            },
         )
 
 
@@ -451,6 +333,6 @@ def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> No
 
 def _loading(emit: Emit) -> Callable[[int, int], None]:
     def progress(done: int, of: int) -> None:
-        emit({"event": "progress", "stage": "reading images", "done": done, "of": of})
+        emit(Progressed(stage="reading images", done=done, of=of))
 
     return progress

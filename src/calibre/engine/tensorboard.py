@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calibre.engine.events import Emit, Event
 from calibre.errors import UserError
-from calibre.report.metrics import MEASURES
+from calibre.report.events import ClientFailed, Emit, Ended, Event, RoundDone, Started
+from calibre.report.metrics import MEASURES, Metrics
 
 CLOCKS = ("began",)  # of a client's report, no curve
 
@@ -35,20 +35,20 @@ def to_tensorboard(folder: Path) -> Iterator[Emit]:
 
     def emit(event: Event) -> None:
         nonlocal writer, failures
-        if event["event"] == "start":
+        if isinstance(event, Started):
             try:
-                writer = SummaryWriter(str(folder), purge_step=event["done"] + 1)
+                writer = SummaryWriter(str(folder), purge_step=event.done + 1)
             except OSError as error:
                 raise UserError(
                     f"--tensorboard {folder}: {error.strerror}; name a folder to write to"
                 ) from None
-        elif event["event"] == "failure":
+        elif isinstance(event, ClientFailed):
             failures += 1
-        elif event["event"] == "round":
-            write({**_of_round(event), "rounds/failures": failures}, event["round"])
+        elif isinstance(event, RoundDone):
+            write({**_of_round(event), "rounds/failures": failures}, event.round)
             failures = 0
-        elif event["event"] == "end":
-            write(_of_results(event), event["rounds"])
+        elif isinstance(event, Ended):
+            write(_of_results(event.metrics), event.metrics.rounds)
 
     try:
         yield emit
@@ -57,10 +57,10 @@ def to_tensorboard(folder: Path) -> Iterator[Emit]:
             writer.close()
 
 
-def _of_round(event: Event) -> dict[str, float]:
+def _of_round(event: RoundDone) -> dict[str, float]:
     """The mean over the round's clients of every term that they report."""
     terms: dict[str, list[float]] = {}
-    for report in event["clients"].values():
+    for report in event.clients.values():
         for name, value in report.items():
             terms.setdefault(name, []).append(value)
     means = {
@@ -68,13 +68,13 @@ def _of_round(event: Event) -> dict[str, float]:
         for name, values in terms.items()
         if name not in CLOCKS
     }
-    return {**means, "rounds/clients": len(event["clients"]), "rounds/seconds": event["seconds"]}
+    return {**means, "rounds/clients": len(event.clients), "rounds/seconds": event.seconds}
 
 
-def _of_results(event: Mapping[str, Any]) -> dict[str, float]:
+def _of_results(metrics: Metrics) -> dict[str, float]:
     return {
         f"accuracy of {kind} clients/{measure}": value
-        for group, kind in (("train", "trained"), ("novel", "novel"))
+        for figures, kind in ((metrics.train, "trained"), (metrics.novel, "novel"))
         for measure in MEASURES
-        if (value := event[group][measure]) is not None
+        if (value := getattr(figures, measure)) is not None
     }

@@ -102,7 +102,7 @@ def newcomers_site(finished: FinishedRun, arrived: Arrived) -> Site:
     built = experiment.method.build(problem.without_weights())  # the run's own tensors follow
     network = to_fast_layout(built, torch.device("cpu"))
     more = len(arrived.unlabelled)
-    state = ServerState(finished.run.metrics["rounds"], {"model": finished.model})
+    state = ServerState(finished.run.metrics.rounds, {"model": finished.model})
     site = Site(
         client=len(finished.results),
         round=state.round,

@@ -1,7 +1,7 @@
 """A finished run, opened: its images, who holds them, its model and its clients' own."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from calibre.personal.card import Preprocessing
 from calibre.personal.model import Prepared
 from calibre.personal.pooling import HeadChoice
 from calibre.report import runs
+from calibre.report.metrics import GROUPS, Summary
 from calibre.run_folder import RunFolder
 from calibre.settings import nearest, validate
 from calibre.tensors import Tensors, check_like, read_file
@@ -84,7 +85,7 @@ class FinishedRun:
 
     @cached_property
     def _last(self) -> Checkpoint:
-        rounds, start = self.run.metrics["rounds"], self.host.initial_state()
+        rounds, start = self.run.metrics.rounds, self.host.initial_state()
         if rounds == 0:
             return Checkpoint(start)
         held = next(Checkpoints(self.files.checkpoints).whole(lambda text: None), None)
@@ -170,26 +171,26 @@ class FinishedRun:
     @property
     def choice(self) -> HeadChoice | None:
         """What all clients' personal models went by."""
-        told = (self.run.metrics.get("personal") or {}).get("choice")
-        return None if told is None else HeadChoice.model_validate(told)
+        stage = self.run.metrics.personal
+        return stage.choice if stage else None
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a card tells of the run."""
         run = self.run
         return {
-            "fairness": {group: _figures(run.metrics[group]) for group in ("train", "novel")},
+            "fairness": {group: _figures(run.metrics.of(group)) for group in GROUPS},
             "run": {
                 "experiment": run.experiment.hash(),
                 "federation": run.federation,
                 "seed": run.seed,
-                "rounds": run.metrics["rounds"],
+                "rounds": run.metrics.rounds,
             },
             # where data lay on the machine that trained is nobody's business elsewhere
             "settings": run.experiment.model_dump(mode="json", exclude={"data": {"root"}}),
         }
 
 
-def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(summary: Summary) -> dict[str, Any]:
     """The single numbers of a group's summary."""
-    return {name: value for name, value in summary.items() if name != "interval"}
+    return summary.model_dump(exclude={"interval"})

@@ -3,12 +3,13 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from calibre.recipes.recipe import Verdict
+from calibre.report.metrics import ByGroup, Group
 
 OURS = "Calibre (SimCLR)"
-Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # metrics by method, one per seed
+Runs = Mapping[str, Sequence[ByGroup]]  # metrics by method, one per seed
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Claim:
 
     id: str
     against: str | None  # a method's label; None: whichever is best of those not calibrated
-    group: Literal["train", "novel"]
+    group: Group
     key: Literal["mean", "variance"]
     paper: float | None  # points of the mean; of the variance absolute, or percent where relative
     relative: bool = False
@@ -54,8 +55,8 @@ class Claim:
         return gap < 0 if self.below else gap > 0
 
     def _gap(self, runs: Runs, others: Sequence[str], seed: int) -> float:
-        ours = float(runs[self.of][seed][self.group][self.key])
-        theirs = [float(runs[name][seed][self.group][self.key]) for name in others]
+        ours = runs[self.of][seed].of(self.group).measure(self.key)
+        theirs = [runs[name][seed].of(self.group).measure(self.key) for name in others]
         other = max(theirs) if self.key == "mean" else min(theirs)
         if self.relative:
             return 100 * (ours - other) / other

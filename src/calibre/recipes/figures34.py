@@ -3,11 +3,10 @@
 And one comparison that the paper does not make, of what it is for: clients with few labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from calibre.experiment import Experiment
 from calibre.recipes.claims import Claim
@@ -16,6 +15,7 @@ from calibre.recipes.scales import Scale, Scheme, experiment, method
 from calibre.report import comparison_tables, figures
 from calibre.report.compare import compare
 from calibre.report.figures.style import save
+from calibre.report.metrics import Metrics
 from calibre.report.runs import Run
 
 MAIN = (
@@ -53,7 +53,7 @@ class Panel:
 
     def conclude(self, runs: Sequence[Run], folder: Path, scale: Scale) -> str:
         """The comparison as table and picture, and a verdict on every claim."""
-        by_method: dict[str, list[Mapping[str, Any]]] = {}
+        by_method: dict[str, list[Metrics]] = {}
         for run in runs:
             by_method.setdefault(run.label, []).append(run.metrics)
         (picture, _) = save(figures.compose("mean-variance", runs), folder / "mean-variance")

@@ -42,8 +42,8 @@ def conclude(runs: Sequence[Run], folder: Path, scale: Scale) -> str:
     """A table of mean validation accuracies of training clients, the best of each row in bold."""
     scores: dict[str, dict[float, list[float]]] = {}
     for run in runs:
-        row = scores.setdefault(run.metrics["method"], {})
-        row.setdefault(_rate(run.experiment), []).append(run.metrics["train"]["mean"])
+        row = scores.setdefault(run.metrics.method, {})
+        row.setdefault(_rate(run.experiment), []).append(run.metrics.train.measure("mean"))
     rates = sorted({value for row in scores.values() for value in row})
     lines = [
         "| method | " + " | ".join(f"{value:g}" for value in rates) + " |",

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from calibre import suite
 from calibre.data.sources import locate
-from calibre.engine.events import Emit
 from calibre.errors import UserError
 from calibre.estimate import seconds
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.recipes.recipe import Recipe
 from calibre.recipes.scales import Scale
+from calibre.report.events import Emit
 from calibre.report.runs import read_all
 from calibre.run_folder import RunFolder
 from calibre.settings import nearest

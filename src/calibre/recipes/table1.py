@@ -46,9 +46,9 @@ def conclude(runs: Sequence[Run], folder: Path, scale: Scale) -> str:
     means: dict[Cell, list[float]] = {}
     stds: dict[Cell, list[float]] = {}
     for run in runs:
-        key, group = cell(run.experiment), run.metrics["train"]
-        means.setdefault(key, []).append(100 * group["mean"])
-        stds.setdefault(key, []).append(100 * group["std"])
+        key, group = cell(run.experiment), run.metrics.train
+        means.setdefault(key, []).append(100 * group.measure("mean"))
+        stds.setdefault(key, []).append(100 * group.measure("std"))
     lines = [
         "| terms | " + " | ".join(f"{title} | paper" for title in OBJECTIVES.values()) + " |",
         "|" + "---|" * (1 + 2 * len(OBJECTIVES)),

@@ -7,11 +7,11 @@ training (``methods.self_supervised.collapse_monitors``, Calibre's terms) tells 
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Event = Mapping[str, Any]  # as events.jsonl holds them
+from calibre.report.events import Event, RoundDone
+
 RECENT = 3  # rounds at the end, whose median client is judged
 CHANCE = 0.02  # L_n so near to ln(clusters), relatively, is guessing
 NAMED = 5  # clients that a message names
@@ -55,12 +55,12 @@ MONITORS = (SPREAD, SIMILARITY)
 Report = dict[str, float]  # of one client in one round
 
 
-def warnings(round_events: Sequence[Event]) -> list[str]:
-    """What to worry about after these ``round`` events, with figures and what to try.
+def warnings(log: Sequence[Event]) -> list[str]:
+    """What to worry about after these rounds, with figures and what to try.
 
     Events of other kinds, and methods without the monitors, give nothing to worry about.
     """
-    rounds = [event for event in round_events if event["event"] == "round" and event["clients"]]
+    rounds = [event for event in log if isinstance(event, RoundDone) and event.clients]
     if not rounds:
         return []
     first, last = _reports(rounds[:1]), _reports(rounds[-RECENT:])
@@ -87,13 +87,13 @@ def _of_the_run(first: list[Report], last: list[Report]) -> list[str]:
     return []
 
 
-def _of_clients(recent: list[Event]) -> list[str]:
+def _of_clients(recent: list[RoundDone]) -> list[str]:
     """Single clients whose last report shows a collapse."""
-    latest: dict[str, Report] = {}
+    latest: dict[int, Report] = {}
     for event in recent:
-        latest.update(event["clients"])
+        latest.update(event.clients)
     collapsed = []
-    for client in sorted(latest, key=int):
+    for client in sorted(latest):
         signs = [
             f"{monitor.name} {latest[client][monitor.name]:.3f}"
             for monitor in MONITORS
@@ -133,8 +133,8 @@ def _of_prototypes(last: list[Report]) -> list[str]:
     return []
 
 
-def _reports(rounds: list[Event]) -> list[Report]:
-    return [report for event in rounds for report in event["clients"].values()]
+def _reports(rounds: list[RoundDone]) -> list[Report]:
+    return [report for event in rounds for report in event.clients.values()]
 
 
 def _median(reports: list[Report], name: str) -> float | None:

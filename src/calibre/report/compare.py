@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from calibre.report.comparison_tables import Comparison, PairedTest
 from calibre.report.inference import CONFIDENCE, EXACT, half_interval, holm, signed_rank
+from calibre.report.metrics import Group
 from calibre.report.rows import (
     OF_ROUNDS,
     Entry,
     Estimate,
-    Group,
     Row,
     arrange,
     differing,
@@ -138,7 +138,7 @@ def _troubles(runs: Sequence[Run]) -> list[str]:
     notes = []
     for run in runs:
         who = f"{run.label}, seed {run.seed}"
-        if run.metrics["failures"]:
-            notes.append(f"{who}: {run.metrics['failures']} client updates failed")
-        notes += [f"{who}: {warning}" for warning in run.metrics.get("warnings", [])]
+        if run.metrics.failures:
+            notes.append(f"{who}: {run.metrics.failures} client updates failed")
+        notes += [f"{who}: {warning}" for warning in run.metrics.warnings]
     return notes

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibre.report.metrics import MEASURES
-from calibre.report.rows import GROUPS, Estimate, Group, Row
+from calibre.report.metrics import MEASURES, Group
+from calibre.report.rows import KINDS, Estimate, Row
 
 # of a figure: its key, title, scale and digits
 OF_CLIENTS = (
@@ -58,7 +58,7 @@ class Comparison:
     @property
     def groups(self) -> list[Group]:
         """Trained and novel clients, where there are any."""
-        return [group for group in GROUPS if self.rows[0].estimate(group, "mean")]
+        return [group for group in KINDS if self.rows[0].estimate(group, "mean")]
 
 
 def lines(comparison: Comparison) -> list[Lines]:
@@ -90,12 +90,12 @@ def _line(row: Row, group: Group, costs: bool) -> list[str]:
         f"{cost * scale:,.{digits}f}" if costs and (cost := row.cost(key)) is not None else ""
         for key, _, scale, digits in OF_RUNS
     ]
-    return [f"{clients} {GROUPS[group]}", row.label, *figures, *spent]
+    return [f"{clients} {KINDS[group]}", row.label, *figures, *spent]
 
 
 def _test_line(test: PairedTest) -> list[str]:
     return [
-        GROUPS[test.group], test.one, test.other, _cell(test.difference, 100, 2),
+        KINDS[test.group], test.one, test.other, _cell(test.difference, 100, 2),
         f"{test.pairs:,}", _p(test.p), _p(test.adjusted),
     ]  # fmt: skip
 
@@ -216,7 +216,7 @@ def table_csv(comparison: Comparison) -> str:
             estimates = [row.estimate(group, measure) or (None, None) for measure in MEASURES]
             figures = [value for estimate in estimates for value in estimate]
             costs = [row.cost(key) for key in COSTS]
-            table.append([GROUPS[group], number, row.label, len(row.entries), *figures, *costs])
+            table.append([KINDS[group], number, row.label, len(row.entries), *figures, *costs])
     return _csv(table)
 
 
@@ -227,7 +227,7 @@ def tests_csv(comparison: Comparison) -> str:
     ]
     for test in comparison.tests:
         table.append(
-            [GROUPS[test.group], test.one, test.other, test.pairs, *test.difference, test.p,
+            [KINDS[test.group], test.one, test.other, test.pairs, *test.difference, test.p,
              test.adjusted]
         )  # fmt: skip
     return _csv(table)

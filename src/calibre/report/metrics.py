@@ -6,14 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, Field
 
 from calibre.errors import UserError
 from calibre.files import write_atomic
+from calibre.personal.pooling import HeadChoice
+from calibre.sections import Count
+from calibre.settings import Settings
 
 COLUMNS = [
     "client", "name", "novel", "samples", "unlabelled", "test_samples", "classes", "accuracy",
 ]  # fmt: skip
 Z95 = 1.959963984540054  # 95 % of a normal distribution lies within this many deviations
+Group = Literal["train", "novel"]
+GROUPS: tuple[Group, Group] = ("train", "novel")
 MEASURES = ["mean", "variance", "std", "worst_tenth", "best_tenth", "min", "max"]
 
 
@@ -32,25 +40,102 @@ class ClientResult:
     floors: dict[str, float]  # what it would reach without the federation: "untrained", "local"
 
 
-def summary(accuracies: Sequence[float]) -> dict[str, float | int | None]:
-    """Mean and fairness of a group; a client counts once, however many samples it has."""
+class Figures(Settings):
+    """What is kept of a run as JSON; files of other versions may say more."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Summary(Figures):
+    """Mean and fairness of a group of clients; of none there is nothing to tell."""
+
+    clients: Count
+    mean: float | None = None
+    variance: float | None = None
+    std: float | None = None
+    worst_tenth: float | None = None
+    best_tenth: float | None = None
+    min: float | None = None
+    max: float | None = None
+    interval: tuple[float, float] | None = None  # of the mean, 95 %
+
+    def measure(self, name: str) -> float:
+        """One of MEASURES, of a group that has clients."""
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"there is no {name} of {self.clients} clients")
+        return float(value)
+
+
+class ByGroup(Figures):
+    """Of the clients that trained, and of those who were never seen before."""
+
+    train: Summary
+    novel: Summary
+
+    def of(self, group: Group) -> Summary:
+        return self.train if group == "train" else self.novel
+
+
+class Promise(Figures):
+    """What differential privacy promises to the client that takes part most often."""
+
+    epsilon: float | None  # None: infinite
+    delta: float
+    rounds: Count
+
+
+class HeadFacts(Figures):
+    """How personal models were made."""
+
+    head: str
+    choice: HeadChoice | None = None
+
+
+class Metrics(ByGroup):
+    """A finished run in figures: metrics.json."""
+
+    method: str
+    objective: str | None = None
+    rounds: Count
+    seed: int
+    federation: str  # hash
+    experiment: str = ""  # hash
+    version: str = ""
+    failures: Count
+    warnings: tuple[str, ...] = ()
+    seconds: float
+    privacy: Promise | None = None
+    personal: HeadFacts | None = None
+    # of one client in a round, as the last state would have it
+    bytes_up: Count | None = None
+    bytes_down: Count | None = None
+    floors: dict[str, ByGroup] = Field(default_factory=dict)
+
+
+def summary(accuracies: Sequence[float], images: Sequence[int] | None = None) -> Summary:
+    """Mean and fairness of a group; a client counts once, however many samples it has.
+
+    ``images`` is on how many each client was tested: then the mean has an interval.
+    """
     clients = len(accuracies)
     if clients == 0:
-        return {"clients": 0, **dict.fromkeys(MEASURES)}
+        return Summary(clients=0)
     ranked = sorted(accuracies)
     tenth = -(-clients // 10)
     mean = _mean(ranked)
     variance = _mean([(value - mean) ** 2 for value in ranked])
-    return {
-        "clients": clients,
-        "mean": mean,
-        "variance": variance,
-        "std": math.sqrt(variance),
-        "worst_tenth": _mean(ranked[:tenth]),
-        "best_tenth": _mean(ranked[-tenth:]),
-        "min": ranked[0],
-        "max": ranked[-1],
-    }
+    return Summary(
+        clients=clients,
+        mean=mean,
+        variance=variance,
+        std=math.sqrt(variance),
+        worst_tenth=_mean(ranked[:tenth]),
+        best_tenth=_mean(ranked[-tenth:]),
+        min=ranked[0],
+        max=ranked[-1],
+        interval=interval(list(zip(accuracies, images, strict=True))) if images else None,
+    )
 
 
 def interval(rows: Sequence[tuple[float, int]]) -> tuple[float, float] | None:

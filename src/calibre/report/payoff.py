@@ -1,10 +1,10 @@
 """Did training together pay off? Where a floor does better, a run says so, and what to try."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from calibre.methods.method import Method
 from calibre.report.floors import FLOORS
+from calibre.report.metrics import ByGroup
 from calibre.sections import PersonalSettings
 
 NOISE = 0.01  # a smaller difference of mean accuracies is not worth a word
@@ -13,18 +13,18 @@ NOISE = 0.01  # a smaller difference of mean accuracies is not worth a word
 def warnings(
     method: Method,
     personal: PersonalSettings,
-    reached: Mapping[str, Any],
-    floors: Mapping[str, Any],
+    reached: ByGroup,
+    floors: Mapping[str, ByGroup],
 ) -> list[str]:
-    """For the clients that trained: ``reached`` and each of ``floors`` are summaries of groups.
+    """For the clients that trained: ``reached``, and each of ``floors``.
 
     The best floor is the one that counts.
     """
-    mean = reached["train"]["mean"]
+    mean = reached.train.mean
     if mean is None or not method.federated or not floors:
         return []  # every client is novel, each trained alone anyway, or nothing to compare with
-    best = max(floors, key=lambda name: floors[name]["train"]["mean"])
-    gap = floors[best]["train"]["mean"] - mean
+    best = max(floors, key=lambda name: floors[name].train.measure("mean"))
+    gap = floors[best].train.measure("mean") - mean
     if gap <= NOISE:
         return []
     tries = ["more rounds (training.rounds)"]

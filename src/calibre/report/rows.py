@@ -7,18 +7,17 @@ federations are refused: their clients cannot be paired, nor their means compare
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.report.floors import title_of
 from calibre.report.inference import half_interval
-from calibre.report.metrics import summary
+from calibre.report.metrics import Group, summary
 from calibre.report.runs import Run
 from calibre.tables import flat
 
-Group = Literal["train", "novel"]
-GROUPS: dict[Group, str] = {"train": "trained", "novel": "novel"}  # as tables call them
+KINDS: dict[Group, str] = {"train": "trained", "novel": "novel"}  # as tables call them
 
 Identity = dict[str, Any]  # the settings that make a method what it is, by dotted key
 OF_ROUNDS = ("training.rounds", "training.clients_per_round", "training.epochs")
@@ -74,13 +73,13 @@ class Row:
         groups = [entry.accuracies(group) for entry in self.entries]
         if not all(groups):
             return None
-        values = [cast(float, summary(accuracies)[measure]) for accuracies in groups]
+        values = [summary(accuracies).measure(measure) for accuracies in groups]
         over = groups[0] if len(values) == 1 and measure == "mean" else values
         return Estimate(sum(values) / len(values), half_interval(over))
 
     def cost(self, key: str) -> float | None:
         """The mean over seeds of a figure of metrics.json; None where it was not kept."""
-        known = [entry.run.metrics.get(key) for entry in self.entries]
+        known = [getattr(entry.run.metrics, key) for entry in self.entries]
         if not self.measured or not all(isinstance(value, int | float) for value in known):
             return None
         return sum(cast(list[float], known)) / len(known)

@@ -1,32 +1,31 @@
 """Finished runs as values: read from their folders, checked, ready to be compared and drawn."""
 
 import csv
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+
+from pydantic import ValidationError
 
 from calibre import __version__
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import read_json_lines
-from calibre.report.metrics import ClientResult, read_clients_csv, summary
+from calibre.report import events
+from calibre.report.events import Event, RoundDone
+from calibre.report.metrics import (
+    GROUPS,
+    MEASURES,
+    ClientResult,
+    Metrics,
+    Summary,
+    read_clients_csv,
+    summary,
+)
 from calibre.run_folder import RunFolder
 
 LARGEST = 2**28  # bytes of one file; clients.csv of a million clients has a quarter of that
-NEEDED = {
-    "method": str,
-    "seed": int,
-    "federation": str,
-    "rounds": int,
-    "seconds": int | float,
-    "failures": int,
-    "train": dict,
-    "novel": dict,
-}
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,13 @@ class Run:
 
     folder: Path
     experiment: Experiment
-    metrics: Mapping[str, Any]
+    metrics: Metrics
     clients: tuple[ClientResult, ...]
 
     @property
     def label(self) -> str:
         """What the method is called."""
-        return str(self.metrics["method"])
+        return self.metrics.method
 
     @property
     def seed(self) -> int:
@@ -50,53 +49,45 @@ class Run:
     @property
     def federation(self) -> str:
         """The hash of who held what."""
-        return str(self.metrics["federation"])
+        return self.metrics.federation
 
     def checked(self) -> "Run":
         """This run, once its files are seen to tell of the same clients."""
-        for group, novel in (("train", False), ("novel", True)):
-            listed = sum(client.novel == novel for client in self.clients)
-            if self.metrics[group].get("clients") != listed:
+        for group in GROUPS:
+            told = self.metrics.of(group)
+            own = [client.accuracy for client in self.clients if client.novel == (group == "novel")]
+            if told.clients != len(own):
+                kind = "novel" if group == "novel" else "trained"
                 raise _damaged(
                     RunFolder(self.folder).table,
-                    f"it lists {listed} {'novel' if novel else 'trained'} clients, metrics.json "
-                    f"counts {self.metrics[group].get('clients')}",
+                    f"it lists {len(own)} {kind} clients, metrics.json counts {told.clients}",
                 )
-            accuracies = [client.accuracy for client in self.clients if client.novel == novel]
-            if unlike(self.metrics[group], summary(accuracies)):
+            if unlike(told, summary(own)):
                 raise _damaged(
                     RunFolder(self.folder).table,
                     f"metrics.json tells of other accuracies of clients in '{group}'",
                 )
-        same_program = self.metrics.get("version") == __version__
-        if same_program and self.metrics.get("experiment") != self.experiment.hash():
+        same_program = self.metrics.version == __version__
+        if same_program and self.metrics.experiment != self.experiment.hash():
             raise _damaged(
                 RunFolder(self.folder).experiment, "the results there are of another experiment"
             )
         return self
 
     @cached_property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """What happened in the run, in order."""
         path = RunFolder(self.folder).events
         _check_size(path)
         try:
-            events = read_json_lines(path)
-        except (OSError, UnicodeDecodeError) as error:
+            return events.read(path)
+        except OSError as error:
             raise _damaged(path, error) from None
-        return [event for event in events if isinstance(event, dict)]
 
     @cached_property
-    def rounds(self) -> list[dict[str, Any]]:
-        """The ``round`` events: what every client reported, round by round."""
-        rounds = [event for event in self.events if event.get("event") == "round"]
-        for event in rounds:
-            reports = event.get("clients")
-            told = isinstance(reports, dict) and all(isinstance(r, dict) for r in reports.values())
-            if not told or not isinstance(event.get("round"), int):
-                path = RunFolder(self.folder).events
-                raise _damaged(path, "a round does not say what its clients reported")
-        return rounds
+    def rounds(self) -> list[RoundDone]:
+        """What every client reported, round by round."""
+        return [event for event in self.events if isinstance(event, RoundDone)]
 
 
 def read_all(folders: Sequence[Path]) -> list[Run]:
@@ -112,19 +103,21 @@ def read(folder: Path) -> Run:
         raise UserError(
             f"the run in {folder} is not finished; go on with  calibre-fl resume {folder}"
         )
-    return Run(folder, experiment, _metrics(place.metrics), _clients(place.table)).checked()
+    return Run(folder, experiment, read_metrics(folder), _clients(place.table)).checked()
 
 
-def _metrics(path: Path) -> dict[str, Any]:
+def read_metrics(folder: Path) -> Metrics:
+    """What a finished run wrote."""
+    path = RunFolder(folder).metrics
     _check_size(path)
     try:
-        metrics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # what is not JSON and not UTF-8 is a ValueError
+        return Metrics.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _damaged(path, f"'{where}': {first['msg']}" if where else first["msg"]) from None
+    except OSError as error:
         raise _damaged(path, error) from None
-    for key, kind in NEEDED.items():
-        if not isinstance(metrics, dict) or not isinstance(metrics.get(key), kind):
-            raise _damaged(path, f"it has no usable '{key}'")
-    return metrics
 
 
 def _clients(path: Path) -> tuple[ClientResult, ...]:
@@ -147,14 +140,15 @@ def _check_size(path: Path) -> None:
         raise UserError(f"{path} has more than {LARGEST:,} bytes: no run writes such a file")
 
 
-def unlike(told: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+def unlike(told: Summary, found: Summary) -> bool:
     """Whether figures were changed after they were written; rounding by a reader is none."""
 
-    def same(one: Any, other: Any) -> bool:
-        numbers = isinstance(one, int | float) and isinstance(other, int | float)
-        return math.isclose(one, other, abs_tol=1e-9) if numbers else one == other
+    def same(one: float | None, other: float | None) -> bool:
+        if one is None or other is None:
+            return one is other
+        return math.isclose(one, other, abs_tol=1e-9)
 
-    return any(key in told and not same(told[key], value) for key, value in found.items())
+    return not all(same(getattr(told, name), getattr(found, name)) for name in MEASURES)
 
 
 def _damaged(path: Path, cause: object) -> UserError:

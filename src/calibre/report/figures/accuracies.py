@@ -71,7 +71,7 @@ def _describe(panel: Any, group: list[ClientResult], named: bool) -> None:
     """Mean, worst tenth, heading and axis of a group that is sorted by accuracy."""
     clients = len(group)
     figures = summary([row.accuracy for row in group])
-    mean, worst = figures["mean"], figures["worst_tenth"]
+    mean, worst = figures.measure("mean"), figures.measure("worst_tenth")
     left, right = 0.4 - 0.01 * clients, clients + 0.6 + 0.01 * clients
     panel.axhline(mean, color=PERSONAL, lw=1, ls=(0, (4, 2)), zorder=3, label="mean")
     panel.axvspan(left, -(-clients // 10) + 0.5, color="0.92", lw=0, zorder=0, label="worst tenth")

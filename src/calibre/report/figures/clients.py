@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibre.report.figures.style import CROWD, TEXT, WIDTH, in_percent, legend, mark, tidy
-from calibre.report.metrics import ClientResult
-from calibre.report.rows import GROUPS, Group, Row, arrange
+from calibre.report.metrics import ClientResult, Group
+from calibre.report.rows import KINDS, Row, arrange
 from calibre.report.runs import Run
 
 BINS = 8  # of a figure that takes more values than that
@@ -154,7 +154,7 @@ def _panels(
     """A figure with a titled panel for each group of clients that there is."""
     from matplotlib.figure import Figure
 
-    groups = [group for group in GROUPS if rows[0].estimate(group, "mean")]
+    groups = [group for group in KINDS if rows[0].estimate(group, "mean")]
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels = figure.subplots(1, len(groups), sharex=sharex, sharey=True, squeeze=False)[0]
     seeds = len(rows[0].entries)
@@ -162,5 +162,5 @@ def _panels(
         tidy(panel)
         clients = len(rows[0].entries[0].accuracies(group))
         of = f" of each of {seeds} seeds" if seeds > 1 else ""
-        panel.set_title(f"{clients:,} {GROUPS[group]} clients{of}", fontsize=TEXT, loc="left")
+        panel.set_title(f"{clients:,} {KINDS[group]} clients{of}", fontsize=TEXT, loc="left")
     return figure, panels, groups

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibre.errors import UserError
+from calibre.report.events import RoundDone
 from calibre.report.figures.style import TEXT, WIDTH, legend, mark, tidy
 from calibre.report.rows import Row, arrange
 from calibre.report.runs import Run
@@ -55,7 +56,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     seen = dict.fromkeys(["loss"])
     for row in rows:
         for event in row.entries[0].run.rounds:
-            for report in event["clients"].values():
+            for report in event.clients.values():
                 seen |= dict.fromkeys(report)
     return [name for name in seen if name not in NOT_DRAWN and any(_of(r, name) for r in rows)]
 
@@ -65,7 +66,7 @@ def _of(row: Row, name: str) -> list[Curve]:
     curves = []
     for entry in row.entries:
         curve = {
-            int(event["round"]): float(np.mean(values))
+            event.round: float(np.mean(values))
             for event in entry.run.rounds
             if (values := _values(event, name))
         }
@@ -74,8 +75,8 @@ def _of(row: Row, name: str) -> list[Curve]:
     return curves
 
 
-def _values(event: dict[str, Any], name: str) -> list[float]:
-    reports = event["clients"].values()
+def _values(event: RoundDone, name: str) -> list[float]:
+    reports = event.clients.values()
     return [float(report[name]) for report in reports if name in report]
 
 

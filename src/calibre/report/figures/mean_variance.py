@@ -7,8 +7,8 @@ import numpy as np
 
 from calibre.report.figures.captions import label_points
 from calibre.report.figures.style import TEXT, WIDTH, in_percent, mark, tidy
-from calibre.report.metrics import summary
-from calibre.report.rows import GROUPS, Group, Row, arrange
+from calibre.report.metrics import Group, summary
+from calibre.report.rows import KINDS, Row, arrange
 from calibre.report.runs import Run
 
 
@@ -17,7 +17,7 @@ def mean_variance(runs: Sequence[Run], floors: bool = True) -> Any:
     from matplotlib.figure import Figure
 
     rows = arrange(runs, floors)
-    groups = [group for group in GROUPS if rows[0].estimate(group, "mean")]
+    groups = [group for group in KINDS if rows[0].estimate(group, "mean")]
     figure = Figure(figsize=(WIDTH, 3.6))
     # fixed places instead of a layout that moves: labels are placed by where points lie
     panels = figure.subplots(
@@ -31,7 +31,7 @@ def mean_variance(runs: Sequence[Run], floors: bool = True) -> Any:
         clients = len(rows[0].entries[0].accuracies(group))
         seeds = len(rows[0].entries)
         over = f", {seeds} seeds" if seeds > 1 else ""
-        panel.set_title(f"{clients:,} {GROUPS[group]} clients{over}", fontsize=TEXT, loc="left")
+        panel.set_title(f"{clients:,} {KINDS[group]} clients{over}", fontsize=TEXT, loc="left")
         panel.set_xlabel("mean accuracy (better to the right)", fontsize=TEXT)
     panels[0].set_ylabel("variance between clients (fairer below)", fontsize=TEXT)
     return figure
@@ -42,7 +42,7 @@ def _draw(panel: Any, rows: Sequence[Row], group: Group) -> None:
     for i, row in enumerate(rows):
         colour, marker = mark(i)
         figures = [summary(entry.accuracies(group)) for entry in row.entries]
-        seeds = np.array([[each["mean"], each["variance"]] for each in figures], float)  # [S, 2]
+        seeds = np.array([[each.mean, each.variance] for each in figures], float)  # [S, 2]
         x, y = seeds.mean(axis=0)
         if len(seeds) > 1:
             for seed in seeds:

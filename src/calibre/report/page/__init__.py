@@ -16,10 +16,11 @@ from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.report.compare import compare
 from calibre.report.comparison_tables import OF_CLIENTS, OF_RUNS
+from calibre.report.events import Started
 from calibre.report.floors import title_of
 from calibre.report.metrics import summary
 from calibre.report.page import plotted, story
-from calibre.report.rows import GROUPS, Estimate
+from calibre.report.rows import KINDS, Estimate
 from calibre.report.runs import Run
 
 SCRIPTS = ("stage.js", "plots.js", "charts.js", "table.js", "page.js")
@@ -103,27 +104,31 @@ def _figures(run: Run) -> list[dict[str, Any]]:
         for floor in clients[0].floors if clients else ():
             scores[title_of(floor)] = [client.floors[floor] for client in clients]
         rows += [
-            {"group": group, "model": model, "own": model == run.label, **summary(values)}
+            {"group": group, "model": model, "own": model == run.label, **_measures(values)}
             for model, values in scores.items()
             if values
         ]
     return rows
 
 
+def _measures(values: Sequence[float]) -> dict[str, float | int]:
+    return summary(values).model_dump(exclude={"interval"})
+
+
 def _facts(run: Run) -> dict[str, str]:
     """What one must know to trust or to repeat the run, beyond its settings."""
     metrics = run.metrics
-    starts = [event for event in run.events if event.get("event") == "start"]
-    versions = starts[-1].get("versions", {}) if starts else {}
+    starts = [event for event in run.events if isinstance(event, Started)]
+    versions = starts[-1].versions if starts else {}
     facts = {
         "seed": str(run.seed),
-        "rounds": f"{metrics['rounds']:,}",
-        "time": f"{metrics['seconds']:,.0f} s",
-        "failed client updates": f"{metrics['failures']:,}",
+        "rounds": f"{metrics.rounds:,}",
+        "time": f"{metrics.seconds:,.0f} s",
+        "failed client updates": f"{metrics.failures:,}",
         "federation (hash)": run.federation,
-        "experiment (hash)": str(metrics.get("experiment", "")),
-        "calibre-fl": str(metrics.get("version", "")),
-        **{str(name): str(version) for name, version in versions.items()},
+        "experiment (hash)": metrics.experiment,
+        "calibre-fl": metrics.version,
+        **versions,
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -141,7 +146,7 @@ def _commands(run: Run) -> str:
     source = run.experiment.data.source
     get = source in KNOWN and source != "digits"  # digits come with scikit-learn
     lines = [
-        f"pip install calibre-fl=={run.metrics.get('version', '')}",
+        f"pip install calibre-fl=={run.metrics.version}",
         *([f"calibre-fl data download {source}"] if get else []),
         f"calibre-fl data show experiment.toml    # must print the hash {run.federation}",
         "calibre-fl run experiment.toml --out again",
@@ -165,7 +170,7 @@ def _comparison(runs: Sequence[Run]) -> dict[str, Any]:
         "rows": [
             {
                 "label": row.label,
-                "group": GROUPS[group],
+                "group": KINDS[group],
                 "cells": [
                     *((row.estimate(group, key), *form) for key, _, *form in OF_CLIENTS),
                     *((_exact(row.cost(key)), *form) for key, _, *form in OF_RUNS),
@@ -174,7 +179,7 @@ def _comparison(runs: Sequence[Run]) -> dict[str, Any]:
             for group in found.groups
             for row in found.rows
         ],
-        "tests": [(GROUPS[test.group], test) for test in found.tests],
+        "tests": [(KINDS[test.group], test) for test in found.tests],
         "notes": found.notes,
     }
 

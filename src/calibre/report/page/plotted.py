@@ -12,6 +12,7 @@ import numpy as np
 
 from calibre.data.federation import Federation
 from calibre.report.collapse import MONITORS
+from calibre.report.events import ClientFailed, RoundDone
 from calibre.report.figures.holdings import COLUMNS, IN_ORDER, by_main_class, columns
 from calibre.report.runs import Run
 
@@ -32,8 +33,8 @@ HIDDEN = {"began"}  # a clock
 
 def client_columns(run: Run) -> dict[str, list[Any]]:
     """One list per column of the table of clients."""
-    trained = Counter(client for event in run.rounds for client in event["clients"])
-    failed = Counter(str(e.get("client")) for e in run.events if e.get("event") == "failure")
+    trained = Counter(client for event in run.rounds for client in event.clients)
+    failed = Counter(e.client for e in run.events if isinstance(e, ClientFailed))
     clients = run.clients
     return {
         "id": [client.id for client in clients],
@@ -43,8 +44,8 @@ def client_columns(run: Run) -> dict[str, list[Any]]:
         "unlabelled": [client.unlabelled for client in clients],
         "test_samples": [client.test_samples for client in clients],
         "classes": [client.classes for client in clients],
-        "rounds": [trained[str(client.id)] for client in clients],
-        "failures": [failed[str(client.id)] for client in clients],
+        "rounds": [trained[client.id] for client in clients],
+        "failures": [failed[client.id] for client in clients],
         "accuracy": [round(client.accuracy, DIGITS) for client in clients],
         **{
             floor: [round(client.floors[floor], DIGITS) for client in clients]
@@ -53,18 +54,18 @@ def client_columns(run: Run) -> dict[str, list[Any]]:
     }
 
 
-def curves(rounds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def curves(rounds: Sequence[RoundDone]) -> list[dict[str, Any]]:
     """Every term that clients report: its mean and its tenth to ninetieth percentile by round.
 
     A term that is the same for all clients at all times tells nothing and is left out.
     """
     terms: dict[str, dict[int, list[float]]] = defaultdict(dict)  # by term and place in rounds
     for place, event in enumerate(rounds):
-        for report in event["clients"].values():
+        for report in event.clients.values():
             for name, value in report.items():
-                if name not in HIDDEN and isinstance(value, int | float) and math.isfinite(value):
+                if name not in HIDDEN and math.isfinite(value):
                     terms[name].setdefault(place, []).append(value)
-    numbers = [int(event["round"]) for event in rounds]
+    numbers = [event.round for event in rounds]
     known = list(MEANINGS)
     by_interest = sorted(terms, key=lambda name: known.index(name) if name in known else len(known))
     return [

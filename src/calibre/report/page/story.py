@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from calibre import wording
+from calibre.report.events import ClientFailed
 from calibre.report.floors import FLOORS
 from calibre.report.metrics import ClientResult, summary
 from calibre.report.runs import Run
@@ -29,8 +30,8 @@ def verdict(clients: Sequence[ClientResult]) -> list[str]:
         worst = min(group, key=lambda client: client.accuracy)
         best = max(group, key=lambda client: client.accuracy)
         said.append(
-            f"{who.format(_clients(len(group)))}: mean accuracy {percent(figures['mean'])}, the "
-            f"worst tenth {percent(figures['worst_tenth'])}; from {percent(worst.accuracy)} "
+            f"{who.format(_clients(len(group)))}: mean accuracy {percent(figures.mean)}, the "
+            f"worst tenth {percent(figures.worst_tenth)}; from {percent(worst.accuracy)} "
             f"({worst.name}) to {percent(best.accuracy)} ({best.name})."
         )
     return [*said, *_against_local(clients)]
@@ -55,7 +56,7 @@ def _against_local(clients: Sequence[ClientResult]) -> list[str]:
 def warnings(run: Run) -> list[str]:
     """Failures, collapse, clients left behind; empty when there is nothing to worry about."""
     return [
-        *map(str, run.metrics.get("warnings", ())),
+        *run.metrics.warnings,
         *_failures(run),
         *_left_behind(run.clients),
         *_never_chosen(run),
@@ -77,14 +78,14 @@ def beyond_chance(client: ClientResult, floor: str) -> bool:
 
 
 def _failures(run: Run) -> list[str]:
-    failed = [event for event in run.events if event.get("event") == "failure"]
-    count = max(len(failed), run.metrics["failures"])
+    failed = [event for event in run.events if isinstance(event, ClientFailed)]
+    count = max(len(failed), run.metrics.failures)
     if not count:
         return []
     said = f"{count:,} time{'' if count == 1 else 's'} a client failed, and its work was left out"
     if failed:
-        by_client = Counter(str(event.get("client")) for event in failed)
-        causes = Counter(str(event.get("cause")).partition("\n")[0][:200] for event in failed)
+        by_client = Counter(event.client for event in failed)
+        causes = Counter(event.cause.partition("\n")[0][:200] for event in failed)
         who = ", ".join(f"{client} ({times:,})" for client, times in by_client.most_common(NAMED))
         said += f". Most often client {who}; most often with: {causes.most_common(1)[0][0]}"
     return [f"{said}. All of it is in events.jsonl."]
@@ -111,8 +112,8 @@ def _left_behind(clients: Sequence[ClientResult]) -> list[str]:
 
 
 def _never_chosen(run: Run) -> list[str]:
-    taken = {client for event in run.rounds for client in event["clients"]}
-    missed = [c for c in run.clients if not c.novel and str(c.id) not in taken]
+    taken = {client for event in run.rounds for client in event.clients}
+    missed = [c for c in run.clients if not c.novel and c.id not in taken]
     if not taken or not missed:
         return []
     named = ", ".join(client.name for client in missed[:NAMED])
