@@ -2,9 +2,10 @@ import pytest
 
 from calibre.data.formats.known import KNOWN
 from calibre.errors import UserError
-from calibre.experiment import Experiment, method_named, read
+from calibre.experiment import LATER, Experiment, method_named, read
 from calibre.registry import METHODS, PRESETS
 from calibre.settings import look_up
+from calibre.tables import drop, flat
 
 
 def test_toml_round_trip_keeps_everything(tmp_path):
@@ -20,6 +21,22 @@ def test_hash_ignores_where_it_runs_but_not_what_it_computes():
     assert read(None, ["engine.workers=7", "name=x", "data.root=elsewhere"]).hash() == base
     assert read(None, ["seed=1"]).hash() != base
     assert read(None, ["method.prototypes.alpha_p=0.2"]).hash() != base
+
+
+def test_hash_of_a_run_is_that_of_before_there_was_a_setting_unless_it_is_used():
+    experiment = Experiment()
+    values = experiment.model_dump(mode="json")
+    for key, value in LATER.items():
+        assert flat(values)[key] == value  # its default
+    other = read(None, ["method.sgd.warmup=1"])
+    assert other.hash() != experiment.hash()
+    drop(values, "method.sgd.warmup", 1)
+    assert flat(values)["method.sgd.warmup"] == 0  # it had another value
+    for key, value in LATER.items():
+        drop(values, key, value)
+    assert not flat(values).keys() & LATER.keys()
+    drop(values, "seed.no.such", 0)
+    drop(values, "no.such.key", 0)
 
 
 def test_hash_of_known_data_is_that_of_the_scheme_that_is_meant():

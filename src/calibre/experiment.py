@@ -35,7 +35,7 @@ from calibre.sections import (
     ViewSettings,
 )
 from calibre.settings import Settings, named, validate
-from calibre.tables import changed, gather, overlay
+from calibre.tables import changed, drop, gather, overlay
 
 DEFAULT_METHOD = "calibre"
 LONGEST_NAME = 100
@@ -54,6 +54,11 @@ def _one_name(name: str) -> str:
 
 
 FolderName = Annotated[str, AfterValidator(_one_name)]
+
+
+# Settings that came later. With these values a run is what it was before there were any, and its
+# folder keeps its name.
+LATER = {"method.sgd.kind": "sgd", "method.sgd.beta2": 0.999, "method.sgd.warmup": 0}
 
 
 class Experiment(Settings):
@@ -137,6 +142,8 @@ class Experiment(Settings):
             del values["privacy"]
         if not self.robust.on:
             del values["robust"]
+        for key, value in LATER.items():
+            drop(values, key, value)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

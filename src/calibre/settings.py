@@ -31,8 +31,12 @@ class Settings(BaseModel):
         completed = dict(values)
         for name, field in cls.model_fields.items():
             if isinstance(field.default, Settings) and isinstance(values.get(name), Mapping):
-                completed[name] = {**field.default.model_dump(), **values[name]}
+                completed[name] = field.default.changed_by(values[name])
         return completed
+
+    def changed_by(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """These values where ``changes`` says nothing else; not yet checked."""
+        return {**self.model_dump(), **changes}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

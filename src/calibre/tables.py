@@ -33,6 +33,16 @@ def overlay(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def drop(values: Mapping[str, Any], key: str, value: Any) -> None:
+    """Take the dotted ``key`` out, in place, where it has this value."""
+    *path, last = key.split(".")
+    table: Any = values
+    for name in path:
+        table = table.get(name) if isinstance(table, Mapping) else None
+    if isinstance(table, dict) and table.get(last) == value:
+        del table[last]
+
+
 def changed(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     """A table with changes written ``section.key=value``; choices by name are made first."""
     table = dict(values)

@@ -3,32 +3,73 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.optim.sgd import sgd as step_of_sgd
 
+from calibre.errors import UserError
 from calibre.local.batches import balanced_batches
+from calibre.local.descent import Descent, Kind
 from calibre.local.site import Site
 from calibre.settings import Settings
 
+ADAMW = {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.01}  # where nothing else is said
+HIGHEST_ADAMW_RATE = 0.02
+
 
 class SGD(Settings):
-    """Stochastic gradient descent; the optimizer is made anew for every client and round."""
+    """Stochastic gradient descent; the optimizer is made anew for every client and round.
 
+    AdamW (Loshchilov and Hutter, ICLR 2019, arXiv:1711.05101) is its other kind. Chosen without a
+    rate, it takes its own: a rate of plain SGD is some fifty times too high for it.
+    """
+
+    kind: Kind = "sgd"
     lr: Annotated[float, Field(gt=0)] = 0.05
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # AdamW's beta_1
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999  # of AdamW alone
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     batch: Annotated[int, Field(ge=2)] = 64
     schedule: Literal["constant", "cosine"] = "cosine"  # over the global epochs of the whole run
+    warmup: Annotated[int, Field(ge=0)] = 0  # global epochs in which the rate first rises
+
+    def changed_by(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        other = self.kind == "sgd" and changes.get("kind") == "adamw"
+        return {**self.model_dump(), **(ADAMW if other else {}), **changes}
+
+    @model_validator(mode="after")
+    def _small_steps(self) -> "SGD":
+        if self.kind == "adamw" and self.lr > HIGHEST_ADAMW_RATE:
+            raise UserError(
+                f"method.sgd.lr = {self.lr:g} with method.sgd.kind = 'adamw': each step would move "
+                f"every weight by about {self.lr:g}; {ADAMW['lr']:g} is usual, "
+                f"{HIGHEST_ADAMW_RATE:g} the highest"
+            )
+        return self
 
     def rate(self, epoch: int, epochs: int) -> float:
-        """The learning rate in global epoch ``epoch`` of ``epochs``."""
-        if self.schedule == "constant" or epochs <= 0:
+        """The learning rate in global epoch ``epoch`` of ``epochs``.
+
+        It rises in even steps to ``lr``, which it has from epoch ``warmup`` on; there the cosine
+        begins.
+        """
+        if epoch < self.warmup:
+            return self.lr * (epoch + 1) / (self.warmup + 1)
+        if self.schedule == "constant" or epochs <= self.warmup:
             return self.lr
-        return self.lr * (1 + math.cos(math.pi * min(epoch / epochs, 1))) / 2
+        done = (epoch - self.warmup) / (epochs - self.warmup)
+        return self.lr * (1 + math.cos(math.pi * min(done, 1))) / 2
+
+    def descent(self, parameters: list[nn.Parameter]) -> Descent:
+        return Descent(
+            self.kind,
+            parameters,
+            momentum=self.momentum,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +102,7 @@ def train(
     may end the training before its time.
     """
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
-    velocities: list[Tensor | None] = [None] * len(chosen)
+    descent = sgd.descent(chosen)
     total_epochs = site.training.rounds * epochs
     report: dict[str, float] = {}
     step = 0
@@ -82,7 +123,7 @@ def train(
             terms["loss"].backward()
             if before_step is not None:
                 before_step(batch)
-            _descend(chosen, velocities, rate, sgd)
+            descent.step(rate)
             if after_step is not None:
                 after_step(batch)
             for name, value in values.items():
@@ -93,30 +134,6 @@ def train(
         if stop(report):
             break
     return report
-
-
-@torch.no_grad()
-def _descend(
-    parameters: list[nn.Parameter], velocities: list[Tensor | None], rate: float, sgd: SGD
-) -> None:
-    """A step of ``torch.optim.SGD``, to the bit. Its class would load torch's compiler, a second of
-    every process; and on Flower every message has a process of its own."""
-    gradients = {i: part.grad for i, part in enumerate(parameters) if part.grad is not None}
-    moving = [velocities[i] for i in gradients]  # made by torch in the first step
-    step_of_sgd(
-        [parameters[i] for i in gradients],
-        list(gradients.values()),
-        moving,
-        foreach=True,
-        weight_decay=sgd.weight_decay,
-        momentum=sgd.momentum,
-        lr=rate,
-        dampening=0,
-        nesterov=False,
-        maximize=False,
-    )
-    for i, velocity in zip(gradients, moving, strict=True):
-        velocities[i] = velocity
 
 
 def shuffled_batches(examples: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -33,7 +33,7 @@ class Ditto(Supervised):
 
     @model_validator(mode="after")
     def _stable(self) -> "Ditto":
-        if self.sgd.lr * self.lam >= 1:
+        if self.sgd.kind == "sgd" and self.sgd.lr * self.lam >= 1:
             raise UserError(
                 f"method.lam = {self.lam:g} with method.sgd.lr = {self.sgd.lr:g}: a step would "
                 "overshoot the global model; their product must stay below 1"

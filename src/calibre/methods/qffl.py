@@ -23,12 +23,13 @@ from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from calibre.local.features import encode
+from calibre.local.sgd import SGD
 from calibre.local.site import Site
 from calibre.methods.method import Number, ServerState, Update
-from calibre.methods.supervised import OneModel
+from calibre.methods.supervised import OneModel, refuse_adamw
 from calibre.tensors import BATCH_NORM, Tensors, WeightedMean, step_towards
 
 SMALLEST_RISK = 1e-10  # of a client that is always right: F_k^(q-1) has no value at 0
@@ -44,6 +45,12 @@ class QFFL(OneModel):
     q: Annotated[float, Field(ge=0, le=20)] = (
         1.0  # 0: the mean loss counts; large: the worst client's
     )
+
+    @field_validator("sgd")
+    @classmethod
+    def _known_length(cls, sgd: SGD) -> SGD:
+        refuse_adamw(sgd, "q-FFL reads the gradient's Lipschitz constant off the learning rate")
+        return sgd
 
     @property
     def L(self) -> float:

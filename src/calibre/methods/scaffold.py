@@ -28,7 +28,7 @@ from calibre.local.batches import balanced_batches
 from calibre.local.sgd import SGD, Batch
 from calibre.local.site import Site
 from calibre.methods.method import ServerState, Update
-from calibre.methods.supervised import OneModel, train_classifier
+from calibre.methods.supervised import OneModel, refuse_adamw, train_classifier
 from calibre.models.network import Classifier, Problem, build_classifier
 from calibre.tensors import Tensors, WeightedMean, step_towards, take
 
@@ -46,6 +46,7 @@ class Scaffold(OneModel):
     @field_validator("sgd")
     @classmethod
     def _plain_steps(cls, sgd: SGD) -> SGD:
+        refuse_adamw(sgd, "SCAFFOLD reads a client's mean gradient off the distance it went")
         if sgd.momentum > 0:
             raise UserError(
                 f"method.sgd.momentum = {sgd.momentum}: SCAFFOLD reads a client's mean gradient "

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calibre.errors import UserError
 from calibre.local.sgd import SGD, Batch, Loss, train
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState, Way
@@ -28,7 +29,16 @@ class Supervised(Method):
     @property
     def lasting(self) -> SGD:
         """The same steps after the rounds, when there is no schedule left to follow."""
-        return self.sgd.model_copy(update={"schedule": "constant"})
+        return self.sgd.model_copy(update={"schedule": "constant", "warmup": 0})
+
+
+def refuse_adamw(sgd: SGD, why: str) -> None:
+    """For methods whose mathematics is of plain steps along the gradient."""
+    if sgd.kind == "adamw":
+        raise UserError(
+            f"method.sgd.kind = 'adamw': {why}, and AdamW's steps are not along the gradient; "
+            "leave it 'sgd'"
+        )
 
 
 class OneModel(Supervised):
