@@ -1,6 +1,6 @@
 import re
 
-from calibre.pages.prometheus import Metrics
+from calibre.pages.prometheus import ServiceMetrics
 
 LINE = re.compile(  # as in Prometheus's description of its text format
     r'[a-zA-Z_:][\w:]*(?:\{(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\.)*",?)*\})? (?:[0-9.e+-]+|\+Inf)'
@@ -8,7 +8,7 @@ LINE = re.compile(  # as in Prometheus's description of its text format
 
 
 def test_every_line_is_a_comment_or_a_sample():
-    metrics = Metrics()
+    metrics = ServiceMetrics()
     metrics.count("a_total", "Of a.", path="/", status="200")
     metrics.count("a_total", "Of a.", by=2, path="/x", status="404")
     metrics.look_up("b", "Of b.", lambda: 2.5)
@@ -25,7 +25,7 @@ def test_every_line_is_a_comment_or_a_sample():
 
 
 def test_a_histogram_counts_what_took_at_most_so_long():
-    metrics, took = Metrics(), [0.001, 0.0011, 0.004, 0.2, 30.0]
+    metrics, took = ServiceMetrics(), [0.001, 0.0011, 0.004, 0.2, 30.0]
     for seconds in took:
         metrics.took("t", "T.", seconds)
     found = dict(re.findall(r't_bucket\{le="(.+?)"\} (\d+)', metrics.text()))

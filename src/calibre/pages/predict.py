@@ -22,7 +22,7 @@ from calibre.pages.batching import Batches
 from calibre.pages.documents import page
 from calibre.pages.forms import File, files, is_form
 from calibre.pages.http import TEXT, Answer, RefusedError, Request
-from calibre.pages.prometheus import Metrics
+from calibre.pages.prometheus import ServiceMetrics
 from calibre.pages.routing import Route
 from calibre.personal.bundle import Bundle, Prediction
 from calibre.personal.card import markdown
@@ -43,7 +43,7 @@ class Predictions:
         warnings.filterwarnings("ignore", module="PIL")  # strangers' files write on no screen
         torch.set_num_threads(1)  # a small model is slower in several threads, many callers far so
         self._bundle, self._pixels = bundle, pixels
-        self.metrics = Metrics()
+        self.metrics = ServiceMetrics()
         self._together: Batches[bytes, Found | None] = Batches(self._predict, len, workers=WORKERS)
         self._alone: Batches[bytes, Found] = Batches(self._predict_large, len, most=1, workers=1)
         self.metrics.look_up(

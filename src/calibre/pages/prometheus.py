@@ -13,7 +13,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 Series = tuple[str, str]  # a metric's name, and its labels as they are written
 
 
-class Metrics:
+class ServiceMetrics:
     """All that one server counts; used from its event loop alone."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ from calibre.pages.conversation import Desk, Exchange, Limits, converse
 from calibre.pages.guard import Access, Guard
 from calibre.pages.http import Answer, RefusedError, Request
 from calibre.pages.log import RequestLog
-from calibre.pages.prometheus import KIND, Metrics
+from calibre.pages.prometheus import KIND, ServiceMetrics
 from calibre.pages.routing import Route, Routes
 
 __all__ = ["Access", "Answer", "Limits", "RefusedError", "Request", "Route", "Server"]
@@ -65,12 +65,12 @@ class Server:
         access: Access = Access(),  # noqa: B008, frozen
         limits: Limits = Limits(),  # noqa: B008, frozen
         log: RequestLog | None = None,
-        metrics: Metrics | None = None,
+        metrics: ServiceMetrics | None = None,
     ) -> None:
         self._listener = _listening(host, port, access)
         self.port: int = self._listener.getsockname()[1]
         self._tls, self._log = access.tls, log
-        self._metrics = metrics or Metrics()
+        self._metrics = metrics or ServiceMetrics()
         guard = Guard(access, self.port)
         own = [Route("/health", _healthy, public=True), Route("/metrics", self._tell_metrics)]
         if access.token is not None:
