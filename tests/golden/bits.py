@@ -1,16 +1,23 @@
-"""Prints what three rounds of eight methods on digits come to, as hashes: see test_bits.py.
+"""What three rounds of eight methods on digits come to, as hashes: see test_bits.py.
 
-    python -m tests.golden.bits > tests/golden/bits.json      renews them
+    python -m tests.golden.bits            prints what they come to now
+    python -m tests.golden.bits --keep     keeps that in bits.json, for this kind of processor
+    python -m tests.golden.bits --renew    keeps it, and forgets all other kinds
 
-A commit that renews them says which mathematics it changed, and why.
+Libraries choose how to sum by a processor's instructions and caches, so bits are those of a kind of
+processor. To hold a refactoring to its bits on a kind that is not in the file, ``--keep`` them at
+the commit before it. A commit that renews them says which mathematics it changed, and why.
 """
 
+import argparse
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("bits.json")  # of each kind of processor: what methods come to
 
 # One instruction set on every processor that has it: others round sums differently. Set before
 # torch is loaded.
@@ -71,7 +78,33 @@ def bits_of(changes: tuple[str, ...]) -> dict[str, object]:
         }
 
 
-if __name__ == "__main__":
+def processor() -> str:
+    """The kind of this machine's processor: what decides how sums are rounded."""
+    told = Path("/proc/cpuinfo").read_text().splitlines()
+    said = dict((part.strip() for part in line.split(":", 1)) for line in told if ":" in line)
+    kind = "/".join(said.get(key, "?") for key in ("vendor_id", "cpu family", "model", "stepping"))
+    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
+    return " ".join([kind, *(size.read_text().strip() for size in caches)])
+
+
+def held() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FILE.read_text())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.golden.bits")
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--renew", action="store_true")
+    asked = parser.parse_args()
     os.environ.update(INSTRUCTIONS)
-    table = {name: bits_of(METHODS[name]) for name in sys.argv[1:] or METHODS}
-    print(json.dumps(table, indent=1))
+    now = {name: bits_of(changes) for name, changes in METHODS.items()}
+    if asked.keep or asked.renew:
+        others = {} if asked.renew else held()
+        FILE.write_text(json.dumps({**others, processor(): now}, indent=1) + "\n")
+    else:
+        print(json.dumps(now, indent=1))
+
+
+if __name__ == "__main__":
+    main()

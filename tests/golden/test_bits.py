@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.golden.bits import INSTRUCTIONS, METHODS
+from tests.golden.bits import INSTRUCTIONS, METHODS, held, processor
 
-HELD = json.loads(Path(__file__).with_name("bits.json").read_text())
+# On another kind of processor sums round differently. Gradients forgive that; k-means may put an
+# image into another cluster, and goes another way from there.
+STEADY = [method for method in METHODS if not method.startswith("calibre/")]
+ONE_IMAGE = 1 / 12 + 1e-9  # of the 12 that each client is tested on
 
 
 @pytest.fixture(scope="module")
@@ -27,4 +30,13 @@ def now() -> dict[str, dict[str, object]]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_three_rounds_give_the_same_bits_as_ever(now, method):
-    assert now[method] == HELD[method]
+    known = held()
+    if processor() not in known:
+        pytest.skip(f"no bits are kept of this kind of processor ({processor()}): see bits.py")
+    assert now[method] == known[processor()][method]
+
+
+@pytest.mark.parametrize("method", STEADY)
+def test_three_rounds_give_the_same_accuracies_on_any_processor(now, method):
+    for known in held().values():
+        assert now[method]["accuracy"] == pytest.approx(known[method]["accuracy"], abs=ONE_IMAGE)
