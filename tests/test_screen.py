@@ -5,6 +5,7 @@ from rich.console import Console
 from calibre.errors import printable
 from calibre.report.events import ClientFailed, Progressed, Warned
 from calibre.screen import LiveView, result_table
+from tests.report.in_memory import metrics
 
 
 def test_what_others_say_never_rules_a_terminal():
@@ -22,9 +23,8 @@ def test_what_others_say_never_rules_a_terminal():
 
 def test_a_method_of_any_name_is_shown_in_words():
     figures = {"clients": 1, "mean": 0.5, "variance": 0, "std": 0, "worst_tenth": 0}
-    metrics = {"seed": 0, "method": "a\x1b[31mb", "train": figures, "novel": {"clients": 0}}
     file = io.StringIO()
-    Console(file=file, width=200).print(result_table({**metrics, "floors": {}}))
+    Console(file=file, width=200).print(result_table(metrics(method="a\x1b[31mb", train=figures)))
     assert "a\ufffd[31mb" in file.getvalue()
     assert "\x1b" not in file.getvalue()
 

@@ -24,7 +24,7 @@ def test_methods_share_a_federation_and_none_is_run_twice(tiny, tmp_path, monkey
     base = tiny("training.rounds=1", 'personal.floors=["untrained"]')
     chosen = suite.variants(base, ["calibre", "fedavg-ft", "fedrep"], [0])
     results = suite.run(chosen, tmp_path, lambda event: None)
-    assert len({result["federation"] for result in results}) == 1
+    assert len({result.federation for result in results}) == 1
     monkeypatch.setattr(rounds, "run", lambda *a: pytest.fail("it was finished"))
     assert suite.run(chosen, tmp_path, lambda event: None) == results
 
@@ -43,7 +43,7 @@ def test_every_run_is_carried_out_by_the_engine_that_its_experiment_names(
     chosen = suite.variants(base, ["fedavg", "fedrep"], [0])
     results = suite.run(chosen, tmp_path, lambda event: None)
     assert asked == [(e.method.name, tmp_path / e.folder_name) for e in chosen]
-    assert [result["method"] for result in results] == ["FedAvg", "FedRep"]
+    assert [result.method for result in results] == ["FedAvg", "FedRep"]
     at_sites = suite.variants(tiny("engine.runtime=flower"), ["fedavg"], [1])
     with pytest.raises(UserError, match="sites train this run"):
         suite.run(at_sites, tmp_path, lambda event: None)

@@ -20,7 +20,7 @@ from calibre.errors import UserError
 from calibre.experiment import read
 from calibre.finished.run import FinishedRun
 from calibre.report.compare import compare
-from calibre.report.rows import GROUPS
+from calibre.report.metrics import GROUPS
 from calibre.report.runs import read_all
 from calibre.run_folder import RunFolder
 from calibre.tensors import digest, take

@@ -51,5 +51,5 @@ def test_clipping_and_its_price_are_the_same_on_a_grid(tiny, tmp_path):
     experiment = tiny(*private)
     embedded = rounds.run(experiment, tmp_path / "embedded")
     metrics = on_grid(experiment, tmp_path)
-    assert metrics.privacy == embedded["privacy"]
+    assert metrics.privacy == embedded.privacy
     assert gathered(tmp_path) == results(tmp_path / "embedded")

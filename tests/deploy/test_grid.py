@@ -164,8 +164,8 @@ def test_a_violating_client_is_dropped_and_named(tiny, tmp_path, fault, without,
     metrics = on_grid(experiment, tmp_path, faulty(tmp_path, answer, at_round=2))
     log = events.read(tmp_path / "run" / "events.jsonl")
     failures = [event for event in log if event.event == "failure"]
-    assert [(f["client"], f["round"]) for f in failures] == [(4, 2)]
-    assert re.search(cause, failures[0]["cause"])
+    assert [(f.client, f.round) for f in failures] == [(4, 2)]
+    assert re.search(cause, failures[0].cause)
     assert metrics.failures == 1
     assert gathered(tmp_path) == without
 
@@ -201,8 +201,8 @@ def test_a_node_that_lost_what_a_client_kept_says_so_and_does_not_begin_anew(tin
     log = events.read(tmp_path / "run" / "events.jsonl")
     failures = [event for event in log if event.event == "failure"]
     # neither its third round nor the models of its group are made from another start
-    assert [(f["client"], f["round"]) for f in failures] == [(4, 3), (4, 4), (5, 4), (6, 4)]
-    assert all(f"what client 4 kept after round 2 is {loss}" in f["cause"] for f in failures)
+    assert [(f.client, f.round) for f in failures] == [(4, 3), (4, 4), (5, 4), (6, 4)]
+    assert all(f"what client 4 kept after round 2 is {loss}" in f.cause for f in failures)
     assert metrics.train.clients == 4
 
 

@@ -138,7 +138,7 @@ def test_a_site_that_tells_nonsense_is_refused_by_name_and_the_others_train(plac
     asked = experiment(place, "method.name=fedavg", "engine.sites=2", "training.rounds=1")
     metrics = coordinate(
         with_bert(place, change), asked, tmp_path / "run",
-        lambda event: heard.append(event.get("text", "")), patience=5,
+        lambda event: heard.append(getattr(event, "text", "")), patience=5,
     )  # fmt: skip
     (warning,) = [text for text in heard if "refused" in text]
     assert warning.startswith("site 'bert' was refused: ")

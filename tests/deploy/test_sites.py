@@ -106,8 +106,8 @@ def test_a_site_that_has_gone_is_left_out_and_counted(place):
     metrics = coordinate(grid, asked, place / "run", leave, patience=5)
     assert metrics.train.clients == 3
     failures = [e for e in events.read(place / "run/events.jsonl") if e.event == "failure"]
-    assert [f["client"] for f in failures] == [1]
-    assert "its site is not there" in failures[0]["cause"]
+    assert [f.client for f in failures] == [1]
+    assert "its site is not there" in failures[0].cause
     asked = experiment(place, "method.name=fedavg", "engine.sites=3", "engine.quorum=1.0")
     with pytest.raises(UserError, match="only 3 of 4 clients have a personal model"):
         coordinate(grid, asked, place / "run", leave, patience=5)
@@ -187,7 +187,7 @@ def test_a_late_site_that_does_not_fit_is_named_and_left_out(place):
     heard = []
 
     def join(event):
-        heard.append(event.get("text", ""))
+        heard.append(getattr(event, "text", ""))
         grid.contexts[999] = late
 
     asked = experiment(place, "method.name=fedavg", "engine.sites=1")

@@ -21,8 +21,8 @@ from tests.methods.helpers import equal, host, results
 @pytest.mark.parametrize("fault", ["kill", "half"])
 def test_a_killed_worker_is_replaced_and_its_client_named(tiny, tmp_path, fault):
     metrics, failures = run_faulty(tiny, tmp_path, fault, "engine.workers=2")
-    assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
-    assert all("killed by the system (SIGKILL" in f["cause"] for f in failures)
+    assert [(f.client, f.round) for f in failures] == [(1, 1), (1, 2)]
+    assert all("killed by the system (SIGKILL" in f.cause for f in failures)
     assert metrics.failures == 2
     assert metrics.train.clients == 5
 
@@ -30,7 +30,7 @@ def test_a_killed_worker_is_replaced_and_its_client_named(tiny, tmp_path, fault)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_a_million_words_is_cut_short(tiny, tmp_path, workers):
     _, failures = run_faulty(tiny, tmp_path, "wordy", f"engine.workers={workers}")
-    assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
+    assert [(f.client, f.round) for f in failures] == [(1, 1), (1, 2)]
     for failure in failures:
         assert failure.cause.startswith("RuntimeError: no no no")
         assert len(failure.cause) <= 2000
@@ -143,7 +143,7 @@ def test_a_job_that_stops_two_workers_is_its_clients_failure(tiny, tmp_path):
     metrics = rounds.run(experiment, tmp_path / "run")
     log = [e for e in events.read(tmp_path / "run" / "events.jsonl") if e.event == "failure"]
     assert [(e.client, e.round) for e in log] == [(1, 1)]
-    assert "two workers in turn did not answer" in log[0]["cause"]
+    assert "two workers in turn did not answer" in log[0].cause
     assert metrics.failures == 1
 
 

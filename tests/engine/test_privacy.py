@@ -15,6 +15,7 @@ from calibre.errors import UserError
 from calibre.experiment import read
 from calibre.methods.method import ServerState, Update
 from calibre.registry import METHODS
+from calibre.report import events
 from calibre.sections import PrivacySettings
 from calibre.settings import look_up
 from tests.methods.helpers import close
@@ -188,8 +189,8 @@ def test_a_private_run_tells_its_price(tiny, tmp_path):
     metrics = rounds.run(experiment, tmp_path / "run")
     assert metrics.privacy == spent(experiment, 5)
     assert 0 < metrics.privacy.epsilon < math.inf
-    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").open()]
-    told = [event.privacy for event in events if event.event == "round"]
+    log = events.read(tmp_path / "run" / "events.jsonl")
+    told = [event.privacy for event in log if event.event == "round"]
     assert len(told) == 3
     assert all(0 <= one["clipped"] <= 1 and one["median_norm"] > 0 for one in told)
 
@@ -231,7 +232,7 @@ def test_a_kill_before_anything_was_sent_costs_nothing(tiny, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         rounds.run(experiment, tmp_path / "run", stop)
-    assert rounds.run(experiment, tmp_path / "run").privacy["rounds"] == 3
+    assert rounds.run(experiment, tmp_path / "run").privacy.rounds == 3
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
@@ -253,4 +254,4 @@ def test_a_run_taken_back_still_owes_what_it_sent(tiny, tmp_path):
     experiment = tiny("privacy.clip=1", "training.clients_per_round=5")
     rounds.run(experiment, tmp_path)
     rewind(RunFolder(tmp_path), 2)
-    assert rounds.run(experiment, tmp_path)["privacy"]["rounds"] == 4
+    assert rounds.run(experiment, tmp_path).privacy.rounds == 4

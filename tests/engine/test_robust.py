@@ -174,8 +174,7 @@ def test_a_bound_keeps_a_million_times_an_update_within_that_of_others(tiny, tmp
     log = [event for event in events.read(tmp_path / "events.jsonl") if event.event == "round"]
     states = {c.state.round: c.state for c in Checkpoints(tmp_path / "checkpoints").whole(print)}
     for round_ in (2, 3):
-        told = log[round_ - 1]["robust"]
-        assert list(told["bounded"]) == [str(HARMFUL)]
+        assert list(log[round_ - 1].robust.bounded) == [HARMFUL]
         new, old = states[round_].model, states[round_ - 1].model
         lengths = [_distance(SENT[round_, client], old) for client in range(5) if client != HARMFUL]
         assert _distance(new, old) <= 2 * statistics.median([*lengths, math.inf])

@@ -18,6 +18,7 @@ from calibre.methods.calibre import Calibre
 from calibre.methods.fedavg import FedAvg
 from calibre.methods.method import Number
 from calibre.report import events
+from calibre.report.metrics import Metrics
 from calibre.tensors import read_file
 from tests.conftest import TINY
 from tests.engine.faulty import run_faulty
@@ -40,11 +41,11 @@ def test_every_client_is_scored_with_floors_beside(tiny, tmp_path):
         rows = list(csv.DictReader(file))
     assert [int(row["client"]) for row in rows] == list(range(7))
     assert [row["novel"] for row in rows] == ["0"] * 5 + ["1"] * 2
-    for key, group in ((METHOD, metrics), ("untrained", metrics.floors.untrained)):
+    for key, group in ((METHOD, metrics), ("untrained", metrics.floors["untrained"])):
         column = "accuracy" if key == METHOD else key
         trained = [float(row[column]) for row in rows if row["novel"] == "0"]
-        assert group["train"]["mean"] == pytest.approx(sum(trained) / 5)
-    assert json.loads((tmp_path / "metrics.json").read_text()) == json.loads(json.dumps(metrics))
+        assert group.train.mean == pytest.approx(sum(trained) / 5)
+    assert Metrics.model_validate_json((tmp_path / "metrics.json").read_bytes()) == metrics
 
 
 def test_a_folder_of_other_data_is_refused(tiny, tmp_path):
@@ -86,8 +87,8 @@ def test_the_first_state_does_not_depend_on_what_was_trained_before(tiny, tmp_pa
 )
 def test_a_failing_client_is_named_and_left_out(tiny, tmp_path, fault, cause):
     metrics, failures = run_faulty(tiny, tmp_path, fault)
-    assert [(f["client"], f["round"]) for f in failures] == [(1, 1), (1, 2)]
-    assert all(cause in f["cause"] for f in failures)
+    assert [(f.client, f.round) for f in failures] == [(1, 1), (1, 2)]
+    assert all(cause in f.cause for f in failures)
     assert metrics.failures == 2
     assert json.loads((tmp_path / "metrics.json").read_text())["failures"] == 2
 
@@ -169,7 +170,7 @@ def test_an_unknown_divergence_counts_as_the_median_of_the_others(tiny, tmp_path
         log = events.read(folder / "events.jsonl")
         assert not [event for event in log if event.event == "failure"]
         (trained,) = [event.clients for event in log if event.event == "round"]
-        assert trained["1"].get("divergence", math.nan) == pytest.approx(told, nan_ok=True)
+        assert trained[1].get("divergence", math.nan) == pytest.approx(told, nan_ok=True)
         models[told] = read_file(folder / "model.safetensors")
     unknown, median, other = models.values()
     assert close(unknown, median)

@@ -153,7 +153,7 @@ def test_what_does_not_belong_together_is_told(finished, tmp_path):
 def test_without_what_a_client_kept_it_is_not_drawn_as_one_that_never_trained(finished, tmp_path):
     run = finished("fedbn-ft")
     copy = replace(run, folder=shutil.copytree(run.folder, tmp_path / "copy"))
-    client = int(min(run.rounds[-1]["clients"], key=int))
+    client = min(run.rounds[-1].clients)
     (copy.folder / "clients" / f"{client:06d}" / "0003.safetensors").unlink()
     with pytest.raises(UserError, match=f"what client {client} kept after round 3 is missing"):
         encode_clients(copy, [client])

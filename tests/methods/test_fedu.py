@@ -190,7 +190,7 @@ def test_memory_makes_a_difference(tiny, tmp_path):
     models = []
     for threshold in (ALWAYS_OWN, ALWAYS_GLOBAL):
         folder = tmp_path / threshold
-        assert rounds.run(tiny(*FEDU, threshold), folder)["failures"] == 0
+        assert rounds.run(tiny(*FEDU, threshold), folder).failures == 0
         models.append((folder / "model.safetensors").read_bytes())
     assert models[0] != models[1]
 

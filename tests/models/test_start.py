@@ -182,5 +182,5 @@ def test_heads_on_a_frozen_encoder_are_what_the_encoder_alone_gives(tmp_path):
     held = {n: t for n, t in model.items() if n.startswith("encoder.")}
     assert same(held, {f"encoder.{n}": t for n, t in st.load_file(start).items()})
     trained = rounds.run(started(start, *changes, *SMALL, "training.rounds=1"), tmp_path / "on")
-    assert trained["rounds"] == 1
+    assert trained.rounds == 1
     assert not same(model, st.load_file(tmp_path / "on" / "model.safetensors"))

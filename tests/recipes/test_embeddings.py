@@ -7,6 +7,7 @@ from calibre.recipes import embeddings
 from calibre.report.metrics import ClientResult
 from calibre.report.representations import Representations
 from calibre.report.runs import Run
+from tests.report.in_memory import metrics
 
 
 def a_client(i):
@@ -32,7 +33,7 @@ def made_up(monkeypatch):
 
 def runs(recipe, seeds):
     return [
-        Run(Path(), e, {"method": e.method.label}, tuple(map(a_client, range(20))))
+        Run(Path(), e, metrics(method=e.method.label, seed=e.seed), tuple(map(a_client, range(20))))
         for e in recipe.experiments("cpu", seeds)
     ]
 

@@ -13,6 +13,7 @@ from calibre.recipes.figures34 import BEYOND_THE_PAPER, METHODS
 from calibre.recipes.rates import RATES
 from calibre.recipes.recipe import Recipe
 from calibre.recipes.scales import experiment, method
+from tests.report.in_memory import metrics
 
 PAPER = {name: r for name, r in all_recipes.recipes().items() if name != "learning-rates"}
 
@@ -145,7 +146,7 @@ def test_unknown_names_and_scales():
 def runs(**by_method):
     """Metrics of two seeds: method -> (mean, variance) of each."""
     return {
-        name: [{"train": {"mean": m, "variance": v}} for m, v in values]
+        name: [metrics(train={"clients": 9, "mean": m, "variance": v}) for m, v in values]
         for name, values in by_method.items()
     }
 

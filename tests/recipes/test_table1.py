@@ -4,6 +4,7 @@ import pytest
 
 from calibre.recipes import table1
 from calibre.report.runs import Run
+from tests.report.in_memory import metrics
 
 
 def results(values, seeds=2, wobble=0.0):
@@ -12,8 +13,8 @@ def results(values, seeds=2, wobble=0.0):
     for experiment in table1.experiments("cpu", range(seeds)):
         mean, std = values[table1.cell(experiment)]
         shift = wobble * (-1) ** experiment.seed
-        group = {"mean": (mean + shift) / 100, "std": std / 100}
-        made.append(Run(Path(), experiment, {"train": group}, ()))
+        group = {"clients": 20, "mean": (mean + shift) / 100, "std": std / 100}
+        made.append(Run(Path(), experiment, metrics(train=group), ()))
     return made
 
 

@@ -129,7 +129,7 @@ def test_curves_are_means_of_a_rounds_clients_and_seeds(runs):
     (line,) = figure.axes[0].lines
     expected = [
         np.mean([
-            np.mean([report["loss"] for report in r.rounds[i]["clients"].values()])
+            np.mean([report["loss"] for report in r.rounds[i].clients.values()])
             for r in runs if r.label == "FedAvg"
         ])
         for i in range(6)
