@@ -30,12 +30,13 @@ from calibre.data.augment import Normalization
 from calibre.data.formats import Pixels
 from calibre.local.features import encode
 from calibre.models.network import Head, Problem, build_encoder
-from calibre.personal.assemble import Making, assemble
+from calibre.personal.assemble import assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.export import export_onnx
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import as_it_is, cross_validate
+from calibre.personal.making import Making
 from calibre.personal.solve import HeadProblem, solve_heads
 from calibre.rng import stream
 from calibre.sections import NetworkSettings
@@ -128,7 +129,8 @@ def _bundle() -> tuple[Bundle, Pixels]:
         client="benchmark", novel=True, method="untrained",
         classes=tuple(f"class {label}" for label in range(CLASSES)), network=network,
         preprocessing=Preprocessing.of((SIZE, SIZE, 3), normalization), encoders=[encoder],
-        head=head, labelled=labelled, held_out=held_out, fitted="", test=None, foreign=None,
+        head=head, labelled=labelled, held_out=held_out, fitted="", test=None,
+        images=torch.from_numpy(images),
         fairness={}, run={"seed": 0},
     )  # fmt: skip
     return assemble(making), images

@@ -83,7 +83,7 @@ def test_a_bundle_that_was_changed_or_mixes_two_encoders_is_refused(tmp_path):
     saved(tmp_path / "b" / "model.safetensors")
     with pytest.raises(UserError, match=r"model.safetensors is damaged or was changed"):
         started(tmp_path / "b")
-    make_bundle(encoders=2).save(tmp_path / "two")
+    make_bundle(parts=2).save(tmp_path / "two")
     with pytest.raises(UserError, match="mixes two encoders: start from the folder of the run"):
         started(tmp_path / "two")
 

@@ -3,7 +3,6 @@
 import csv
 import io
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from PIL import Image
 
 from calibre.pages.predict import Predictions
 from calibre.pages.server import Access, Server
-from calibre.personal.bundle import Bundle, Prediction
+from calibre.personal.bundle import Bundle
 from tests.personal.made_bundle import COLOURS, STRANGER, make_bundle, square
 
 HOSTILE = ("<img src=x onerror=window.hacked=1>", "<script>window.hacked=2</script>", "blue " * 30)
@@ -126,27 +125,12 @@ def test_a_stranger_has_no_bars_and_says_why(browser, server, bundle, pictures):
     assert "%" not in said
 
 
-@dataclass(frozen=True)
-class Judged(Prediction):
-    reasons: tuple[str, ...] = ()
-
-
-class Judging(Bundle):
-    """A bundle that gives reasons of its own for a refusal."""
-
-    def predict(self, images):
-        return [
-            Judged(**{**vars(replace(found, label=None)), "reasons": ("it is <b>blank</b>",)})
-            for found in super().predict(images)
-        ]
-
-
-def test_reasons_for_a_refusal_are_shown(browser, pictures):
-    made = make_bundle()
-    with served(Judging(made.card, made.predictor)) as running:
-        visit(browser, running)
-        choose(browser, pictures / "red.png")
-        assert texts(browser, "article.none li") == ["it is <b>blank</b>"]
+def test_reasons_for_a_refusal_are_shown(browser, server, pictures):
+    Image.new("RGB", (40, 40)).save(pictures / "black.png")
+    visit(browser, server)
+    choose(browser, pictures / "black.png")
+    assert texts(browser, "article.none h2") == ["none of your classes"]
+    assert texts(browser, "article.none li") == ["it is blank, or nearly so"]
 
 
 def test_an_image_dropped_is_answered(browser, server, bundle, pictures):
@@ -194,17 +178,17 @@ def test_the_answers_are_saved_as_csv(browser, server, bundle, pictures, tmp_pat
     saved = place / "answers.csv"
     WebDriverWait(browser, 30).until(lambda _: saved.exists() and saved.stat().st_size)
     head, *rows = csv.reader(io.StringIO(saved.read_text(encoding="utf-8-sig"), newline=""))
-    assert head == ["image", "answer", "nearest", "probability", "distance", "error",
+    assert head == ["image", "answer", "nearest", "probability", "distance", "reasons", "error",
                     *(f"p({name})" for name in bundle.classes)]  # fmt: skip
     red, stranger, broken = bundle.predict(files)
     assert rows[0][0] == "'" + files[0].name  # a spreadsheet would have computed it
     assert rows[0][1].lstrip("'") == red.label
     assert float(rows[0][3]) == pytest.approx(red.probability)
-    shares = [float(value) for value in rows[0][6:]]
+    shares = [float(value) for value in rows[0][7:]]
     assert shares == pytest.approx([*red.probabilities.values()], abs=1e-6)
     assert rows[1][1] == stranger.answer
     assert rows[2][:2] == ["broken.png", broken.answer]
-    assert "send an image file" in rows[2][5]
+    assert "send an image file" in rows[2][6]
 
 
 def test_the_card_and_its_warnings_are_read_on_the_page(browser):

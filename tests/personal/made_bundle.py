@@ -10,16 +10,17 @@ from calibre import rng
 from calibre.data.augment import Normalization
 from calibre.local.features import encode
 from calibre.models.network import Head, Problem, build_encoder
-from calibre.personal.assemble import Making, assemble
+from calibre.personal.assemble import assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut, cross_validate
+from calibre.personal.making import Making
 from calibre.personal.solve import HeadProblem, fold, scaling, solve_heads, standardise
 from calibre.sections import NetworkSettings
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 220)}
-STRANGER = (250, 240, 20)
+STRANGER = (120, 120, 40)  # refused for its distance, not for its pixels
 SIZE = 12
 NETWORK = NetworkSettings(encoder="cnn", width=8)
 NORMALIZATION = Normalization((0.3, 0.3, 0.3), (0.25, 0.25, 0.25))
@@ -63,9 +64,9 @@ def fit_head(labelled: Samples, classes: int, strength: float = 1.0) -> tuple[He
 
 
 def making(per_class: int = 12, test: int | None = 10, client: str = "clinic", classes=None,
-           encoders: int = 1, **changes) -> Making:  # fmt: skip
+           parts: int = 1, **changes) -> Making:  # fmt: skip
     problem = Problem(SIZE, 3, 3, NETWORK, seed=0)
-    built = [build_encoder(problem).eval() for _ in range(encoders)]
+    built = [build_encoder(problem).eval() for _ in range(parts)]
 
     def samples(count: int, first_seed: int) -> Samples:
         pixels, labels = images(count, first_seed)
@@ -74,7 +75,7 @@ def making(per_class: int = 12, test: int | None = 10, client: str = "clinic", c
 
     labelled = samples(per_class, 0)
     head, held_out = fit_head(labelled, 3)
-    strangers = torch.from_numpy(np.stack([square(STRANGER, i) for i in range(20)]))
+    pixels, tested = (torch.from_numpy(images(*of)[0]) for of in ((per_class,), (test or 1, 1000)))
     facts = {
         "client": client,
         "novel": True,
@@ -88,7 +89,9 @@ def making(per_class: int = 12, test: int | None = 10, client: str = "clinic", c
         "held_out": held_out,
         "fitted": "each answered by a head that was trained without it",
         "test": samples(test, 1000) if test else None,
-        "foreign": torch.cat([encode(encoder, strangers, NORMALIZATION) for encoder in built], 1),
+        "images": pixels,
+        "test_images": tested if test else None,
+        "foreign": torch.from_numpy(np.stack([square(STRANGER, i) for i in range(20)])),
         "fairness": {"train": {"clients": 0, "mean": None}, "novel": {"clients": 0, "mean": None}},
         "run": {"seed": 0},
     }
@@ -97,6 +100,21 @@ def making(per_class: int = 12, test: int | None = 10, client: str = "clinic", c
 
 def make_bundle(**changes) -> Bundle:
     return assemble(making(**changes))
+
+
+def make_gray_bundle(pixels: np.ndarray) -> Bundle:
+    """Of gray images [3 n, SIZE, SIZE, 1]: as many of each class."""
+    norm = Normalization((0.3,), (0.25,))
+    encoder = build_encoder(Problem(SIZE, 1, 3, NETWORK, seed=0)).eval()
+    images = torch.from_numpy(pixels)
+    labels = torch.arange(3).repeat_interleave(len(pixels) // 3)
+    labelled = Samples(encode(encoder, images, norm), labels)
+    head, held_out = fit_head(labelled, 3)
+    gray = Preprocessing.of((SIZE, SIZE, 1), norm)
+    return make_bundle(
+        preprocessing=gray, encoders=[encoder], head=head, labelled=labelled, held_out=held_out,
+        images=images, test=None, foreign=None,
+    )  # fmt: skip
 
 
 def write_folder(folder: Path, per_class: int, first_seed: int = 0, size: int = SIZE) -> Path:

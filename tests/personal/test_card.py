@@ -88,7 +88,8 @@ def test_one_image_a_class_still_makes_a_bundle():
     assert card.accuracy is None
     assert card.outside.limit is None
     assert any("too few images to estimate" in text for text in card.warnings)
-    assert "Not available" in markdown(card)
+    assert "No limit of the distance" in markdown(card)
+    assert "Pixels are not looked at" in markdown(card)
 
 
 def _settings():

@@ -16,7 +16,7 @@ pytest.importorskip("onnxscript", reason="pip install 'calibre-fl[export]'")
 @pytest.mark.parametrize("encoders", [1, 2])
 def test_the_file_answers_as_the_bundle_does(tmp_path, encoders):
     """Any batch size, from raw uint8 images: preprocessing and temperature are in the graph."""
-    bundle = make_bundle(encoders=encoders)
+    bundle = make_bundle(parts=encoders)
     real, _ = images(7, first_seed=900)
     done = export_onnx(bundle, tmp_path / "m.onnx", real)
     assert done.images == 64 + 21
@@ -33,6 +33,8 @@ def test_the_file_answers_as_the_bundle_does(tmp_path, encoders):
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["calibre.classes"]) == ["red", "green", "blue"]
     assert json.loads(facts["calibre.limit"]) == bundle.limit
+    usual = bundle.card.usual
+    assert json.loads(facts["calibre.usual"]) == usual.model_dump(mode="json")
 
 
 def averages() -> bytes:

@@ -3,9 +3,17 @@ import statistics as by_hand
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 
-from calibre.personal.judge import FEWEST, Statistics, problems, statistics
+from calibre.personal.judge import (
+    BLOCK,
+    FEWEST,
+    Statistics,
+    as_trained,
+    problems,
+    statistics,
+)
 from calibre.settings import validate
 
 BLANK, INVERTED = "it is blank, or nearly so", "it looks inverted"
@@ -23,9 +31,8 @@ def usual() -> Statistics:
 
 def shares(images, usual: Statistics, word: str = "") -> float:
     """Of images with a problem that says so."""
-    return sum(any(word in text for text in problems(image, usual)) for image in images) / len(
-        images
-    )
+    found = problems(images, usual)
+    return sum(any(word in text for text in each) for each in found) / len(images)
 
 
 def test_images_of_the_same_kind_are_let_through(usual):
@@ -59,7 +66,7 @@ def test_colour_is_told_where_gray_was_trained(usual):
     three = statistics(OWN.repeat(3, -1))
     assert three is not None
     for learned in (usual, three):
-        assert shares(coloured, learned, "trained on gray ones") >= 0.99
+        assert shares(coloured, learned, "trained on gray images") >= 0.99
         assert shares(gray, learned) <= 0.03
     rich = statistics(coloured[:100])
     assert rich is not None
@@ -91,6 +98,7 @@ def test_every_measure_is_what_its_definition_says(usual):
     mean_image = [by_hand.fmean(values) for values in zip(*grays, strict=True)]
     assert usual.mean_image == pytest.approx(mean_image, abs=1e-5)  # 8 x 8 pixels: a cell each
     rows["likeness"] = [by_hand.correlation(gray, mean_image) for gray in grays]
+    rows["roughness"] = [steps(gray) / by_hand.pstdev(gray) for gray in grays]
     for name, values in rows.items():
         low, high = np.quantile(values, [0.001, 0.999])
         reach = 7 * by_hand.pstdev(values) / math.sqrt(200)
@@ -119,11 +127,46 @@ def test_any_size_will_do_and_too_few_images_say_nothing(usual):
     assert statistics(OWN[:FEWEST]) is not None
     for size in ((1, 1), (3, 5), (1, 40), (64, 9)):
         image = np.arange(np.prod(size), dtype=np.uint8).reshape(*size, 1) * 3
-        assert isinstance(problems(image, usual), list)
+        assert len(problems(image[None], usual)) == 1
     same = statistics(np.zeros((10, 8, 8, 1), np.uint8))
     assert same is not None
-    assert problems(np.zeros((8, 8, 1), np.uint8), same) == [BLANK]
+    assert problems(np.zeros((1, 8, 8, 1), np.uint8), same) == [(BLANK,)]
 
 
 def test_it_can_be_kept_in_a_card(usual):
     assert validate(Statistics, usual.model_dump(mode="json")) == usual
+
+
+def steps(gray: list[float]) -> float:
+    """The root mean square over all pairs of neighbours of an image of 8 x 8, by loops."""
+    across = [(8 * i + j, 8 * i + j + 1) for i in range(8) for j in range(7)]
+    down = [(8 * i + j, 8 * i + j + 8) for i in range(7) for j in range(8)]
+    return math.sqrt(by_hand.fmean((gray[a] - gray[b]) ** 2 for a, b in across + down))
+
+
+def test_noise_and_blur_are_told(usual):
+    rng = np.random.default_rng(3)
+    shuffled = np.stack([rng.permutation(image.reshape(-1)) for image in OTHERS])
+    assert shares(shuffled.reshape(OTHERS.shape), usual, "rougher") >= 0.95
+    wide = OWN.repeat(4, 1).repeat(4, 2) // 2 + rng.integers(0, 99, (200, 32, 32, 1))
+    learned = statistics(wide.astype(np.uint8))
+    assert learned is not None
+    smooth = [Image.fromarray(image[..., 0]).resize((32, 32)) for image in OTHERS]
+    assert shares(np.stack(smooth)[..., None] // 2 + 50, learned, "smoother") >= 0.95
+    assert shares(wide.astype(np.uint8), learned) <= 0.03
+
+
+def test_each_image_is_judged_alone(usual):
+    """However many come together, and wherever a block of them ends."""
+    mixed = np.stack([OTHERS, 255 - OTHERS], 1).reshape(-1, 8, 8, 1)[: BLOCK + 9]
+    alone = [problems(image[None], usual)[0] for image in mixed]
+    assert problems(mixed, usual) == alone
+    assert len({*alone}) > 1
+    assert problems(mixed[:0], usual) == []
+
+
+def test_gray_is_made_as_pillow_makes_it():
+    pixels = np.random.default_rng(4).integers(0, 256, (3, 20, 20, 3), np.uint8)
+    expected = [np.asarray(Image.fromarray(image).convert("L")) for image in pixels]
+    assert np.array_equal(as_trained(pixels, 1)[..., 0], expected)
+    assert as_trained(pixels, 3) is pixels

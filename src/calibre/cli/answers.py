@@ -38,7 +38,7 @@ def print_table(model: "Bundle", predictions: list["Prediction"]) -> None:
             escape(row.answer),
             "–" if refused else certainty(row.probability),
             f"{row.distance:.2f}" if row.distance is not None else "–",
-            escape("".join(others[:1] if refused else others[1:2])),
+            escape("; ".join(row.reasons) or "".join(others[:1] if refused else others[1:2])),
             style="yellow" if refused else None,
         )
     Console().print(table)
@@ -50,14 +50,14 @@ def print_table(model: "Bundle", predictions: list["Prediction"]) -> None:
 def print_csv(model: "Bundle", predictions: Iterator["Prediction"]) -> int:
     """Rows as they come; how many images could not be read."""
     table = csv.writer(sys.stdout, lineterminator="\n")
-    head = ["image", "answer", "nearest", "probability", "distance", "error"]
+    head = ["image", "answer", "nearest", "probability", "distance", "reasons", "error"]
     table.writerow(head + [f"p({name})" for name in model.classes])
     unread = 0
     for row in predictions:
         unread += row.error is not None
         shares = [row.probabilities.get(name, "") for name in model.classes]
-        told = [row.image, row.answer, row.nearest, row.probability, row.distance, row.error]
-        table.writerow(told + shares)
+        told = [row.image, row.answer, row.nearest, row.probability, row.distance]
+        table.writerow([*told, "; ".join(row.reasons), row.error, *shares])
     return unread
 
 

@@ -39,12 +39,12 @@ RunFolder = Annotated[Path, typer.Argument(help="The folder of a finished run.",
 BundleFolder = Annotated[Path, typer.Argument(help="A bundle's folder.", metavar="BUNDLE")]
 Rate = Annotated[
     float,
-    typer.Option("--refuse", help="Share of own images that may be called strangers.", min=1e-3,
+    typer.Option("--refuse", help="Share of own images that may be refused.", min=1e-3,
                  max=0.5),
 ]  # fmt: skip
 OwnRate = Annotated[
     float | None,
-    typer.Option("--refuse", help="Another limit for strangers, of those in the card's table."),
+    typer.Option("--refuse", help="Another share of the card's table: own images refused."),
 ]
 OwnCode = Annotated[
     bool, typer.Option("--own-code", help="Allow an encoder that is code of somebody's own.")

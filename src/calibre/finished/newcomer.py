@@ -14,11 +14,12 @@ from calibre.local.site import Site
 from calibre.methods.method import ServerState
 from calibre.models.network import Head, Problem, to_fast_layout
 from calibre.personal.arrival import Arrived, Images, read_images
-from calibre.personal.assemble import RATE, Making, assemble
+from calibre.personal.assemble import assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.frozen_head import HOW
 from calibre.personal.heads import Samples
+from calibre.personal.making import RATE, Making
 from calibre.personal.own import start_anew
 from calibre.personal.solved_head import held_out, prior_of, solved, strengths_for
 from calibre.tensors import belongs, take
@@ -57,6 +58,8 @@ def personalize_newcomer(
             held_out=held_out(seen, strengths),
             fitted=HOW,
             test=samples(arrived.test) if arrived.test else None,
+            images=site.images,
+            test_images=arrived.test.pixels if arrived.test else None,
             unlabelled=len(arrived.unlabelled),
             notes=arrived.notes,
             rate=rate,

@@ -19,9 +19,9 @@ from calibre.errors import UserError
 from calibre.local.features import encode
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head
-from calibre.personal.assemble import RATE, Making
 from calibre.personal.card import Preprocessing
 from calibre.personal.heads import Samples
+from calibre.personal.making import RATE, Making
 from calibre.personal.model import Kept, as_classifier, count_right_by_head
 from calibre.personal.own import ALONE
 from calibre.personal.pooling import HeadChoice
@@ -71,8 +71,7 @@ def making(
     labelled = Samples(features(site.images[: site.labelled]), site.labels[: site.labelled])
     tested = Samples(features(test.images), test.labels)
     _check(scored, method, head, tested)
-    strangers = _foreign(host, labelled)
-    foreign = features(strangers) if len(strangers) else None
+    foreign = _foreign(host, labelled)
     client = host.prepared(METHOD, state, scored.client)  # as it was before its own model
     way = way_of(method, host.experiment.personal)
     held_out, how = (kept.held, KEPT) if kept.held else way.held_out(method, state, client, choice)
@@ -91,7 +90,9 @@ def making(
         fitted=how,
         usable=how != ALONE,
         test=tested,
-        foreign=foreign,
+        images=site.images,
+        test_images=test.images,
+        foreign=foreign if len(foreign) else None,
         unlabelled=len(site.labels) - site.labelled,
         floors=scored.floors,
         rate=rate,

@@ -21,9 +21,10 @@ from calibre.errors import UserError
 from calibre.finished import packing
 from calibre.finished.packing import Scored
 from calibre.methods.method import ServerState
-from calibre.personal.assemble import RATE, Making, assemble
+from calibre.personal.assemble import assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
+from calibre.personal.making import RATE, Making
 from calibre.personal.model import Prepared
 from calibre.personal.pooling import HeadChoice
 from calibre.report import runs

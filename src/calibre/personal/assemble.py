@@ -1,73 +1,29 @@
 """From a personal model and its client's images to a bundle: what is measured, and on what.
 
-Nothing is fitted to test images. The temperature and the limit for strangers come from labelled
+Nothing is fitted to test images. The temperature and the limit of the distance come from labelled
 images answered by models that had not seen them; test images, where there are any, only tell how
 well that went.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibre import __version__
-from calibre.models.network import Head
 from calibre.personal.bundle import Bundle
-from calibre.personal.card import (
-    Accuracy,
-    Calibration,
-    Card,
-    Held,
-    Outside,
-    Preprocessing,
-    Refusal,
-)
+from calibre.personal.card import Accuracy, Calibration, Card, Held
 from calibre.personal.feature_parts import spec_of
-from calibre.personal.heads import Samples
-from calibre.personal.holdout import HeldOut
-from calibre.personal.outside import RATES, Prototypes, fit_prototypes, refused, threshold
+from calibre.personal.making import Making
+from calibre.personal.outside import fit_prototypes
 from calibre.personal.predictor import Predictor
+from calibre.personal.refusals import outside_of, usual_of
 from calibre.personal.trust import calibration_error, fit_temperature, surprise, wilson
-from calibre.sections import NetworkSettings
 from calibre.wording import rate as in_words
 from calibre.wording import span
 
-RATE = 0.05  # of own images that may be refused as strangers
 FEWEST_TO_FIT = 10  # held-out images, below which a temperature is left at 1
 FEWEST_OF_A_CLASS = 5
 WIDEST = 0.2  # of the accuracy's interval
 NAMED = 5  # classes that a warning names
-
-
-@dataclass(frozen=True)
-class Making:
-    """Everything that a bundle is made from."""
-
-    client: str
-    novel: bool
-    method: str
-    classes: tuple[str, ...]
-    network: NetworkSettings
-    preprocessing: Preprocessing
-    encoders: Sequence[nn.Module]
-    head: Head
-    labelled: Samples
-    held_out: HeldOut
-    fitted: str  # how the held-out answers came about, or why they cannot be used
-    final: Head | None = None  # what is bundled, after all labels; None: what is measured
-    usable: bool = True  # whether they are like the model's own, so that a temperature fits both
-    test: Samples | None = None
-    foreign: Tensor | None = None  # features of images of classes that the client does not hold
-    unlabelled: int = 0
-    fairness: Mapping[str, Any] = field(default_factory=dict)
-    floors: Mapping[str, float] = field(default_factory=dict)
-    run: Mapping[str, str | int] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    rate: float = RATE
 
 
 def assemble(making: Making) -> Bundle:
@@ -75,7 +31,8 @@ def assemble(making: Making) -> Bundle:
     prototypes = fit_prototypes(*making.labelled)
     accuracy = _accuracy(making)
     calibration = _calibration(making)
-    outside = _outside(making, prototypes)
+    usual = usual_of(making)
+    outside = outside_of(making, prototypes, usual)
     predictor = Predictor.of(
         making.encoders,
         making.final or making.head,
@@ -93,6 +50,7 @@ def assemble(making: Making) -> Bundle:
         accuracy=accuracy,
         calibration=calibration,
         outside=outside,
+        usual=usual,
         fairness=dict(making.fairness),
         floors=dict(making.floors),
         preprocessing=making.preprocessing,
@@ -166,38 +124,6 @@ def _how(making: Making, images: int) -> str:
     if making.usable and images < FEWEST_TO_FIT:
         return f"left at 1, for {images} held-out images are too few"
     return making.fitted
-
-
-def _outside(making: Making, prototypes: Prototypes | None) -> Outside:
-    held = making.held_out.distances
-    if prototypes is None or len(held) == 0:
-        return Outside(
-            rate=making.rate, limit=None, held_out=len(held),
-            own_images=0, foreign_images=0, tradeoff=(),
-        )  # fmt: skip
-    own = _distances(prototypes, making.test.features if making.test else None)
-    foreign = _distances(prototypes, making.foreign)
-    limits = {rate: threshold(held, rate) for rate in sorted({*RATES, making.rate})}
-    return Outside(
-        rate=making.rate,
-        limit=limits[making.rate],
-        held_out=len(held),
-        own_images=len(own),
-        foreign_images=len(foreign),
-        tradeoff=tuple(
-            Refusal(
-                rate=rate,
-                limit=limit,
-                own=refused(own, limit) if len(own) else None,
-                foreign=refused(foreign, limit) if len(foreign) else None,
-            )
-            for rate, limit in limits.items()
-        ),
-    )
-
-
-def _distances(prototypes: Prototypes, features: Tensor | None) -> Tensor:
-    return torch.empty(0) if features is None else prototypes.distance(features)
 
 
 def _logits(making: Making, features: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from calibre.files import sync_folder, write_atomic
 from calibre.models.network import Problem, is_own_code, to_fast_layout
 from calibre.personal.card import Card, markdown
 from calibre.personal.feature_parts import build_part
+from calibre.personal.judge import Problems, as_trained, problems
 from calibre.personal.pictures import Picture, as_encoded, is_one
 from calibre.personal.predictor import Predictor
 from calibre.settings import validate
@@ -38,7 +39,7 @@ from calibre.tensors import Tensors, check_like, take
 
 LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
 LARGEST_MODEL = 2**33
-VERSION = 2
+VERSION = 3
 FILES = ("model.safetensors", "card.md")
 NONE = "none of your classes"
 
@@ -61,6 +62,7 @@ class Prediction:
     distance: float | None  # to the nearest class mean; beyond the card's limit it is refused
     probabilities: dict[str, float]
     error: str | None = None  # why it could not be read
+    reasons: Problems = ()  # why its pixels say that it is none of the client's
 
     @property
     def answer(self) -> str:
@@ -83,7 +85,7 @@ class Bundle:
         return self.card.names
 
     def refuse(self, rate: float) -> "Bundle":
-        """The same model with another limit for strangers, of those in the card's table."""
+        """The same model with another limit of the distance, of those in the card's table."""
         limits = {row.rate: row.limit for row in self.card.outside.tradeoff}
         if rate not in limits:
             known = ", ".join(f"{known:g}" for known in limits) or "none"
@@ -97,18 +99,21 @@ class Bundle:
 
     def stream(self, pictures: Sequence[Picture]) -> Iterator[Prediction]:
         """Predictions as they come, a block of images in memory at a time."""
-        shape = self.card.preprocessing.shape
+        height, width, channels = self.card.preprocessing.shape
+        usual = self.card.usual
         encoded = [as_encoded(picture, i) for i, picture in enumerate(pictures)]
         names = iter(image.name for image in encoded)
-        for block in decode(encoded, shape):
-            answers = zip(*self.answers(block.pixels), strict=True)
-            for place, (probabilities, distance) in enumerate(answers):
+        # in colour, or nobody would see that an image for a model of gray ones is
+        for block in decode(encoded, (height, width, 3 if usual else channels)):
+            reasons = problems(block.pixels, usual) if usual else [()] * len(block.pixels)
+            answers = zip(*self.answers(as_trained(block.pixels, channels)), reasons, strict=True)
+            for place, (probabilities, distance, reason) in enumerate(answers):
                 problem = block.problems.get(place)
                 name = next(names)
                 yield (
                     Prediction(name, None, None, None, None, {}, problem)
                     if problem
-                    else self._prediction(name, probabilities, float(distance))
+                    else self._prediction(name, probabilities, float(distance), reason)
                 )
 
     def pixels(self, pictures: Sequence[Picture]) -> Pixels:
@@ -135,9 +140,11 @@ class Bundle:
         probabilities, distances = self.predictor.answers(torch.from_numpy(writable))
         return probabilities.numpy(), distances.numpy()
 
-    def _prediction(self, name: str, probabilities: Floats, distance: float) -> Prediction:
+    def _prediction(
+        self, name: str, probabilities: Floats, distance: float, reasons: Problems
+    ) -> Prediction:
         best = int(probabilities.argmax())
-        inside = self.limit is None or distance <= self.limit
+        inside = not reasons and (self.limit is None or distance <= self.limit)
         return Prediction(
             image=name,
             label=self.classes[best] if inside else None,
@@ -145,6 +152,7 @@ class Bundle:
             probability=float(probabilities[best]),
             distance=distance if self.limit is not None else None,
             probabilities=dict(zip(self.classes, map(float, probabilities), strict=True)),
+            reasons=reasons,
         )
 
     def save(self, folder: Path | str, existing: Existing = "replace") -> "Bundle":

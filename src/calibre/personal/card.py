@@ -12,6 +12,7 @@ from pydantic import Field
 
 from calibre.data.augment import Normalization
 from calibre.personal.feature_parts import PartSpec, in_words
+from calibre.personal.judge import GRAY, Statistics
 from calibre.sections import Fraction, NetworkSettings
 from calibre.settings import Settings
 from calibre.wording import percent, span
@@ -54,6 +55,16 @@ class Refusal(Settings):
     foreign: Fraction | None  # of images of classes that it does not hold
 
 
+class ForeignKind(Settings):
+    """Made-up images of one kind: how many were taken for one of the client's classes."""
+
+    name: str
+    images: Annotated[int, Field(ge=1)]
+    accepted: Number
+    low: Fraction  # of the share, 95 % interval
+    high: Fraction
+
+
 class Outside(Settings):
     """When an image is none of the client's classes."""
 
@@ -63,6 +74,7 @@ class Outside(Settings):
     own_images: Number  # test images behind ``own``
     foreign_images: Number  # behind ``foreign``
     tradeoff: tuple[Refusal, ...]
+    kinds: tuple[ForeignKind, ...]  # at the limit used
 
 
 class Preprocessing(Settings):
@@ -100,7 +112,7 @@ class Held(Settings):
 
 class Card(Settings):
     format: Literal["calibre-bundle"] = "calibre-bundle"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     made_by: str  # which Calibre
     client: str
     novel: bool  # took no part in training the encoder
@@ -110,6 +122,7 @@ class Card(Settings):
     accuracy: Accuracy | None  # None: nothing to measure it on
     calibration: Calibration
     outside: Outside
+    usual: Statistics | None  # what its images look like; None: too few to say
     fairness: dict[str, dict[str, float | int | None]]  # of the run: "train", "novel"
     floors: dict[str, float]  # what this client reaches without the federation
     preprocessing: Preprocessing
@@ -151,7 +164,7 @@ def markdown(card: Card) -> str:
             [[_plain(held.name), held.labelled, held.test] for held in card.classes],
         ) + f"\n\nand {card.unlabelled} images without a label.",
         "## Are its probabilities right?\n\n" + _calibration(card.calibration),
-        "## None of your classes\n\n" + _outside(card.outside),
+        "## None of your classes\n\n" + _outside(card),
         "## The run\n\n" + _run(card),
         "## Preprocessing\n\n" + _preprocessing(card),
         "## Contents\n\n"
@@ -193,9 +206,42 @@ def _calibration(found: Calibration) -> str:
     )
 
 
-def _outside(found: Outside) -> str:
+def _outside(card: Card) -> str:
+    return "\n\n".join([_pixels(card), _limits(card.outside), *_kinds(card.outside)])
+
+
+def _pixels(card: Card) -> str:
+    """What is looked at before the model."""
+    if card.usual is None:
+        return "Pixels are not looked at: too few images to tell what is usual."
+    gray = card.usual.colour.high <= GRAY
+    colour = "in colour" if gray else "far more colourful"
+    return (
+        f"Before the model is asked, an image is refused that is blank, inverted, {colour}, or far "
+        "darker, brighter, rougher or smoother than the training images."
+    )
+
+
+def _kinds(found: Outside) -> list[str]:
+    if not found.kinds:
+        return []
+    rows = [
+        [kind.name, kind.images, kind.accepted, span(kind.low, kind.high, 0)]
+        for kind in found.kinds
+    ]
+    accepted = sum(kind.accepted for kind in found.kinds)
+    images = sum(kind.images for kind in found.kinds)
+    return [
+        f"Of {images} made-up images of {len(found.kinds)} kinds that are none of the classes, "
+        f"{accepted} ({percent(accepted / images)}) were given a class all the same, with at most "
+        f"{percent(found.rate, 0)} of own images refused:",
+        _table(["kind", "images", "given a class", "95 % interval"], rows),
+    ]
+
+
+def _limits(found: Outside) -> str:
     if found.limit is None:
-        return "Not available: too few images to tell how far the client's own ones lie apart."
+        return "No limit of the distance: too few images to tell how far its own ones lie apart."
     rows = [
         [
             percent(row.rate, 0),
@@ -205,15 +251,15 @@ def _outside(found: Outside) -> str:
         ]
         for row in found.tradeoff
     ]
-    strangers = (
-        f"on {found.foreign_images} images of classes that this client does not have"
+    others = (
+        f"{found.foreign_images} images of classes that this client does not have"
         if found.foreign_images
-        else "on no others, for none were at hand: how many strangers it catches is not known"
+        else "no images of other classes, for none were at hand"
     )
     return (
         f"An image farther than {found.limit:.3f} from every class is refused. Limits are set on "
         f"{found.held_out} held-out images of the client's own; the right-hand columns were "
-        f"measured on {found.own_images} own test images and {strangers}.\n\n"
+        f"measured on {found.own_images} own test images and {others}.\n\n"
         + _table(["own images refused: aim", "limit", "measured", "others caught"], rows)
     )
 

@@ -1,8 +1,8 @@
 """A bundle as one ONNX file, checked against the bundle itself.
 
 Everything is inside the graph: uint8 images [N, H, W, C] of the bundle's size go in, calibrated
-probabilities [N, K] and distances [N] come out. Class names, the limit and the bundle's hash are
-in the file's metadata.
+probabilities [N, K] and distances [N] come out. Class names, the limit, what images usually look
+like (for :func:`calibre.personal.judge.problems`) and the bundle's hash are in its metadata.
 """
 
 import importlib.util
@@ -110,6 +110,7 @@ def _graph(bundle: Bundle) -> bytes:
     facts = {
         "classes": json.dumps(bundle.classes, ensure_ascii=False),
         "limit": json.dumps(bundle.limit),
+        "usual": json.dumps(bundle.card.usual and bundle.card.usual.model_dump(mode="json")),
         "bundle": bundle.card.hash,
     }
     for key, value in facts.items():

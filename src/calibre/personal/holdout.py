@@ -30,6 +30,7 @@ class HeldOut(NamedTuple):
     labels: Tensor  # int64 [m]
     distances: Tensor  # float32 [m]: to the nearest class mean; empty where there is no spread
     folds: Tensor  # int64 [m]: which model answered
+    rows: Tensor  # int64 [m]: which of the labelled images
 
     @property
     def correct(self) -> int:
@@ -87,10 +88,11 @@ def held_out_of(
         features, logits = answer(rows)
         prototypes = fit_prototypes(features[rows], labels[rows])
         distances = prototypes.distance(features[held]) if prototypes else features.new_empty(0)
-        parts.append(HeldOut(logits[held], labels[held], distances, fold[held]))
+        out = torch.nonzero(held)[:, 0]
+        parts.append(HeldOut(logits[out], labels[out], distances, fold[out], out))
     if not parts:
         none = labels.new_empty(0)
-        return HeldOut(torch.empty(0, 1), none, torch.empty(0), none)
+        return HeldOut(torch.empty(0, 1), none, torch.empty(0), none, none)
     return HeldOut(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 

@@ -1,14 +1,15 @@
 """Is this an image that the model can judge? Cheap checks of pixels, before any network.
 
 A network answers whatever it is given. An image that is blank, a negative, in colour where it
-learned from gray ones, or far darker or brighter than all it has seen is better refused, with the
-reason. What is usual is learned from training images: the range of five measures, each widened by
-a part of its spread, so that few images of the same kind fall outside.
+learned from gray ones, far darker, brighter, rougher or smoother than all it has seen is better
+refused, with the reason. What is usual is learned from training images: the range of six measures,
+each widened by a part of its spread, so that few images of the same kind fall outside.
 
 Shapes: N images of H x W pixels in C channels. Everything is computed in values of [0, 1].
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,16 @@ from calibre.settings import Settings
 GRID = 8  # cells a side of the mean image: what lies where, and no more of anybody's image
 RARE = 0.001  # share of training images that may lie outside at either end: there are odd ones
 WIDEN = 7.0  # standard errors beyond those: 1.4 standard deviations for 24 images, 0.2 for 2,000
-FEWEST = 8  # images that say what is usual
+FEWEST, MOST = 8, 2000  # images that say what is usual; of more, some
+BLOCK = 256  # images that are looked at together
 GRAY = 0.02  # mean distance between channels that is not called colour: JPEG leaves some
 FLAT = 1 / 255  # standard deviation at which there is nothing to be seen
 
 Floats = npt.NDArray[np.float32]
 LUMA: Floats = np.array([0.299, 0.587, 0.114], np.float32)
+OF_PILLOW = np.array([19595, 38470, 7471], np.uint32)  # the same in 65536ths
+
+Problems = tuple[str, ...]  # why an image is none that the model can judge; none were found: ()
 
 
 class Range(Settings):
@@ -45,6 +50,7 @@ class Statistics(Settings):
     contrast: Range  # logarithm of the standard deviation: half is as far as twice
     asymmetry: Range  # skewness: positive for bright things on dark ground
     likeness: Range  # correlation with the mean image
+    roughness: Range  # how far neighbours lie apart, in standard deviations
     colour: Range  # mean distance between the brightest and the darkest channel
     mean_image: tuple[float, ...]  # gray, GRID x GRID, by rows
 
@@ -53,6 +59,7 @@ def statistics(pixels: Pixels) -> Statistics | None:
     """Of training images [N, H, W, C]; None: they are too few to say what is usual."""
     if len(pixels) < FEWEST:
         return None
+    pixels = pixels[:: -(-len(pixels) // MOST)]
     gray, colour = _gray(pixels), _colour(pixels)
     mean_image = _cells(gray).mean(0)
     columns = _measures(gray, mean_image)
@@ -61,25 +68,57 @@ def statistics(pixels: Pixels) -> Statistics | None:
     return Statistics.model_validate(values)
 
 
-def problems(pixels: Pixels, usual: Statistics) -> list[str]:
-    """Why an image [H, W, C] is none that the model can judge; an empty list: nothing was found.
+def problems(images: Pixels, usual: Statistics) -> list[Problems]:
+    """What is wrong with each of images [N, H, W, C].
 
-    An image in colour is given as such (C = 3), also to a model that was trained on gray ones.
+    Images in colour are given as such (C = 3), also to a model that was trained on gray ones.
     """
-    gray = _gray(pixels[None])
-    found = _of_one(gray, usual)
+    found: list[Problems] = []
+    for start in range(0, len(images), BLOCK):
+        found += _problems(images[start : start + BLOCK], usual)
+    return found
+
+
+def _problems(images: Pixels, usual: Statistics) -> list[Problems]:
+    gray, mean_image = _gray(images), np.array(usual.mean_image, np.float32)
+    found = _by_image(_measures(gray, mean_image), _colour(images))
+    negatives = _by_image(_measures(1 - gray, mean_image), _colour(images))
+    return [tuple(_reasons(*both, usual)) for both in zip(found, negatives, strict=True)]
+
+
+def as_trained(images: Pixels, channels: int) -> Pixels:
+    """Images [N, H, W, 3] with the model's number of channels: gray as Pillow would make them."""
+    if images.shape[-1] == channels:
+        return images
+    sums = images.astype(np.uint32) @ OF_PILLOW + 2**15
+    gray: Pixels = (sums >> 16).astype(np.uint8)[..., None]
+    return gray
+
+
+def _by_image(columns: dict[str, Floats], colour: Floats) -> Sequence[dict[str, float]]:
+    rows = zip(*(values.tolist() for values in columns.values()), colour.tolist(), strict=True)
+    return [dict(zip((*columns, "colour"), row, strict=True)) for row in rows]
+
+
+def _reasons(found: dict[str, float], negative: dict[str, float], usual: Statistics) -> list[str]:
     if found["contrast"] <= max(usual.contrast.low - math.log(2), math.log(FLAT)):
         return ["it is blank, or nearly so"]
     reasons = []
-    if _colour(pixels[None])[0] > max(usual.colour.high, GRAY):
-        trained_on_gray = usual.colour.high <= GRAY
-        kind = "gray ones" if trained_on_gray else "far less colourful ones"
-        reasons.append(f"it is in colour, and the model was trained on {kind}")
-    if not _sides(found, usual) and _is_usual(_of_one(1 - gray, usual), usual):
+    if found["colour"] > max(usual.colour.high, GRAY):
+        reasons.append(
+            "it is in colour, and the model was trained on gray images"
+            if usual.colour.high <= GRAY
+            else "it is far more colourful than the images that the model was trained on"
+        )
+    if not _sides(found, usual) and _is_usual(negative, usual):
         reasons.append("it looks inverted: bright where the training images are dark")
     elif not usual.brightness.holds(found["brightness"]):
         dark = found["brightness"] < usual.brightness.low
         how = "darker" if dark else "brighter"
+        reasons.append(f"it is far {how} than the images that the model was trained on")
+    smooth = found["roughness"] < usual.roughness.low / 2  # a little blur is no harm
+    if smooth or found["roughness"] > usual.roughness.high:
+        how = "smoother (blurred?)" if smooth else "rougher (noise?)"
         reasons.append(f"it is far {how} than the images that the model was trained on")
     return reasons
 
@@ -91,11 +130,6 @@ def _sides(found: dict[str, float], usual: Statistics) -> bool:
 
 def _is_usual(found: dict[str, float], usual: Statistics) -> bool:
     return usual.brightness.holds(found["brightness"]) and _sides(found, usual)
-
-
-def _of_one(gray: Floats, usual: Statistics) -> dict[str, float]:
-    columns = _measures(gray, np.array(usual.mean_image, np.float32))
-    return {name: float(values[0]) for name, values in columns.items()}
 
 
 def _measures(gray: Floats, mean_image: Floats) -> dict[str, Floats]:
@@ -114,7 +148,16 @@ def _measures(gray: Floats, mean_image: Floats) -> dict[str, Floats]:
         "contrast": np.log(spread),
         "asymmetry": asymmetry,
         "likeness": likeness,
+        "roughness": _steps(gray) / spread,
     }
+
+
+def _steps(gray: Floats) -> Floats:
+    """The root mean square of differences between neighbours, [N]; an image of one pixel has 0."""
+    squares = [np.square(np.diff(gray, axis=axis)).reshape(len(gray), -1) for axis in (1, 2)]
+    both = np.concatenate(squares, axis=1)
+    steps: Floats = np.sqrt(both.sum(1) / max(both.shape[1], 1))
+    return steps
 
 
 def _usual(values: Floats) -> Range:

@@ -51,10 +51,9 @@ function showFound(answer, found) {
 function showNone(answer, found) {
   answer.article.classList.add("none");
   const place = side(answer, found.answer);
-  const reasons = found.reasons ?? [];
-  if (reasons.length) {
+  if (found.reasons.length) {
     const list = element("ul", null, place);
-    for (const reason of reasons) element("li", reason, list);
+    for (const reason of found.reasons) element("li", reason, list);
   } else if (found.distance !== null) {
     element("p", `Too far from all of them: distance ${found.distance.toFixed(2)}, limit ${
       found.limit.toFixed(2)}.`, place);
@@ -106,10 +105,10 @@ function asCsv(classes) {
     const safe = typeof said === "string" && /^[=+\-@\t\r]/.test(said) ? "'" + said : String(said);
     return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
-  const head = ["image", "answer", "nearest", "probability", "distance", "error"];
+  const head = ["image", "answer", "nearest", "probability", "distance", "reasons", "error"];
   const rows = answers.map(({ name, found, error }) => [
     name, found ? found.answer : "unreadable", found?.nearest, found?.probability,
-    found?.distance, error, ...classes.map((each) => found?.probabilities[each]),
+    found?.distance, found?.reasons.join("; "), error, ...classes.map((each) => found?.probabilities[each]),
   ]);
   const table = [[...head, ...classes.map((each) => `p(${each})`)], ...rows];
   return "\ufeff" + table.map((row) => row.map(text).join(",") + "\r\n").join("");
