@@ -24,8 +24,9 @@ RUNS = Path("runs")
 def run(
     experiment: Experiment | None = None, folder: Path | str | None = None, emit: Emit = silent
 ) -> Run:
-    """Run an experiment in a folder, or go on with it where it stopped; a finished one is read.
+    """Run an experiment in a folder, or go on with it where it stopped.
 
+    Of one that has finished, only the personal models are made again, with the same result.
     The folder is ``runs/<name>`` unless given. ``emit`` gets every event as it happens.
 
     >>> import calibre

@@ -172,7 +172,7 @@ class PersonalSettings(Settings):
 
 
 class PrivacySettings(Settings):
-    """Central differential privacy of clients (docs/deployment.md); off unless ``clip`` is set."""
+    """Central differential privacy of clients (docs/protection.md); off unless ``clip`` is set."""
 
     clip: Annotated[float, Field(gt=0)] | None = None  # C: how far a client may move the model
     noise: Annotated[float, Field(ge=0)] = 1.0  # z: standard deviation of the noise, in units of C
@@ -180,7 +180,7 @@ class PrivacySettings(Settings):
 
 
 class RobustSettings(Settings):
-    """Limits to what one client can do to the model (docs/robustness.md); off by default."""
+    """Limits to what one client can do to the model (docs/protection.md); off by default."""
 
     bound: Annotated[float, Field(ge=1)] | None = None  # times the round's median: how far a
     # client may move the model

@@ -19,7 +19,7 @@ def draw(n, d, seed=0):
 
 
 def naive(features, kind, mean, clusters):
-    """A.4 sample by sample, in double precision, with the same clusters."""
+    """The formula sample by sample, in double precision, with the same clusters."""
     rows = features.double()
     if kind == "unit":
         rows = torch.stack([row / row.norm() for row in rows])

@@ -30,7 +30,7 @@ Temperature = Annotated[float, Field(gt=0)]
 
 
 class Regularizers(Settings):
-    """How L_p and L_n are computed; the defaults are those that docs/method.md argues for."""
+    """How L_p and L_n are computed; the defaults are those that docs/readings.md argues for."""
 
     alpha_p: Weight = 0.3  # α of L_p
     alpha_n: Weight = 0.3  # α of L_n

@@ -1,7 +1,7 @@
 """Which images to label next: the most typical of every group that has no label yet.
 
-Groups and typicality follow TypiClust (Hacohen et al., ICML 2022, arXiv:2202.02794; ALGORITHMS
-A.9). Shapes: n images, d features.
+Groups and typicality follow TypiClust (Hacohen et al., ICML 2022, arXiv:2202.02794).
+Shapes: n images, d features.
 """
 
 from collections.abc import Collection
