@@ -47,3 +47,32 @@ def test_every_run_is_carried_out_by_the_engine_that_its_experiment_names(
     at_sites = suite.variants(tiny("engine.runtime=flower"), ["fedavg"], [1])
     with pytest.raises(UserError, match="sites train this run"):
         suite.run(at_sites, tmp_path, lambda event: None)
+
+
+def test_personal_models_of_another_kind_need_no_training_of_their_own(tiny, tmp_path):
+    rounds_of = []
+
+    def listen(event):
+        if event.event == "round":
+            rounds_of[-1] += 1
+        elif event.event == "experiment":
+            rounds_of.append(0)
+
+    both = [tiny(), tiny("personal.head=solved")]
+    suite.run(both, tmp_path, listen)
+    assert rounds_of == [3, 0]
+    alone = suite.run(both[1:], tmp_path / "alone", listen)
+    assert rounds_of == [3, 0, 3]
+    again = [tmp_path / both[1].folder_name, tmp_path / "alone" / both[1].folder_name]
+    assert len({(place / "clients.csv").read_bytes() for place in again}) == 1
+    assert alone[0].personal.head == "solved"
+
+
+def test_who_runs_several_is_called_before_and_after_each(tiny, tmp_path):
+    called = []
+    both = suite.variants(tiny("training.rounds=1"), ["fedavg", "fedrep"], [0])
+    places = [tmp_path / e.folder_name for e in both]
+    hooks = {"before": lambda: called.append("before"), "after": called.append}
+    suite.run(both[:1], tmp_path, lambda event: None, **hooks)
+    suite.run(both, tmp_path, lambda event: None, **hooks)
+    assert called == ["before", places[0], places[0], "before", places[1]]

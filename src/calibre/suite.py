@@ -1,10 +1,13 @@
 """Several methods, over several seeds, on the same federations; the finished are not run again."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calibre import engines
+from calibre.errors import UserError
 from calibre.experiment import Experiment
+from calibre.finished.again import copy_training, training_of
 from calibre.report import runs
 from calibre.report.events import Emit, NextExperiment
 from calibre.report.metrics import Metrics
@@ -30,15 +33,43 @@ def variants(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> 
     return chosen
 
 
-def run(experiments: Sequence[Experiment], folder: Path, emit: Emit) -> list[Metrics]:
-    """The metrics of every experiment, each in a folder of its own below ``folder``."""
+def run(
+    experiments: Sequence[Experiment],
+    folder: Path,
+    emit: Emit,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[Path], None] = lambda place: None,
+) -> list[Metrics]:
+    """The metrics of every experiment, each in a folder of its own below ``folder``.
+
+    Experiments that differ in personal models alone are trained once. ``before`` is called ahead of
+    each that is not finished, ``after`` with the folder of each that is.
+    """
+    trained = _trained(folder)
     results = []
     for experiment in experiments:
-        place = folder / experiment.folder_name
-        file = RunFolder(place).metrics
+        place = RunFolder(folder / experiment.folder_name)
         label = f"{experiment.method.label}, seed {experiment.seed}"
-        emit(NextExperiment(text=label, done=file.exists()))
-        if not file.exists():
-            engines.run(experiment, place, emit)
-        results.append(runs.read_metrics(place))
+        emit(NextExperiment(text=label, done=place.finished))
+        if not place.finished:
+            before()
+            like = trained.get(training_of(experiment))
+            if like is not None and not place.begun:
+                copy_training(like, place, experiment)
+            engines.run(experiment, place.path, emit)
+        trained.setdefault(training_of(experiment), place)
+        after(place.path)
+        results.append(runs.read_metrics(place.path))
     return results
+
+
+def _trained(folder: Path) -> dict[str, RunFolder]:
+    """The finished runs of a folder, by what they trained; those that cannot be read are left."""
+    found: dict[str, RunFolder] = {}
+    for file in sorted(folder.glob("*/metrics.json")):
+        place = RunFolder(file.parent)
+        with contextlib.suppress(UserError):
+            experiment = place.read_experiment()
+            if experiment.engine.runtime != "flower" and place.checkpoints.is_dir():
+                found.setdefault(training_of(experiment), place)
+    return found

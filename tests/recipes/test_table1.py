@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from calibre.finished.again import training_of
 from calibre.recipes import table1
+from calibre.report.metrics import ClientResult
 from calibre.report.runs import Run
 from tests.report.in_memory import metrics
 
@@ -11,6 +13,8 @@ def results(values, seeds=2, wobble=0.0):
     """Runs that came out as ``values``: cell -> (mean, std), in percent."""
     made = []
     for experiment in table1.experiments("cpu", range(seeds)):
+        if table1.form(experiment) != "paper":
+            continue
         mean, std = values[table1.cell(experiment)]
         shift = wobble * (-1) ** experiment.seed
         group = {"clients": 20, "mean": (mean + shift) / 100, "std": std / 100}
@@ -20,8 +24,10 @@ def results(values, seeds=2, wobble=0.0):
 
 def test_twelve_cells_a_seed_that_differ_in_the_two_terms_alone():
     for scale in ("cpu", "paper"):
-        made = table1.experiments(scale, [0, 1])
-        assert len({e.hash() for e in made}) == 24
+        every = table1.experiments(scale, [0, 1])
+        assert len({e.hash() for e in every}) == len(every) == 2 * (3 * 12 + 3)
+        made = [e for e in every if table1.form(e) == "paper"]
+        assert len(made) == 24
         assert {table1.cell(e) for e in made} == set(table1.PAPER)
         assert {(e.method.prototypes.alpha_n, e.method.prototypes.alpha_p) for e in made} == {
             (0.0, 0.0), (0.0, 0.3), (0.3, 0.0), (0.3, 0.3),
@@ -32,7 +38,7 @@ def test_twelve_cells_a_seed_that_differ_in_the_two_terms_alone():
 
 
 def test_the_paper_s_own_numbers_bear_its_claims_out():
-    text = table1.conclude(results(table1.PAPER, wobble=0.5), Path(), "cpu")
+    text = table1.conclude(results(table1.PAPER, wobble=0.5), "cpu").text
     assert text.count("**reproduced**") == 3
     assert "| both | 89.16 ± 10.58 | 89.16 ± 10.58 | 81.42 ± 11.93 | 81.42 ± 11.93 |" in text
     assert "12 of 12 seed by seed" in text  # q2: 3 objectives x 2 pairs x 2 seeds
@@ -47,6 +53,41 @@ def test_the_paper_s_own_numbers_bear_its_claims_out():
     ],
 )
 def test_one_sign_that_differs_is_noticed(changed, claim):
-    text = table1.conclude(results({**table1.PAPER, **changed}), Path(), "cpu")
+    text = table1.conclude(results({**table1.PAPER, **changed}), "cpu").text
     (line,) = [line for line in text.splitlines() if "**not reproduced**" in line]
     assert line.startswith(f"- {claim},")
+
+
+def test_what_is_missing_is_left_blank_and_its_claims_open():
+    some = [r for r in results(table1.PAPER) if table1.cell(r.experiment) != ("smog", "L_n")]
+    text = table1.conclude(some, "cpu").text
+    assert "| L_n | 81.07 ± 12.92 | 81.07 ± 12.92 | 79.31 ± 15.73 | 79.31 ± 15.73 |  |" in text
+    assert text.count("**reproduced**") == 1  # q1, which is of SimCLR alone
+    assert text.count("some of its runs are missing") == 2
+
+
+def test_solved_heads_stand_on_the_same_training_as_the_paper_s():
+    made = table1.experiments("cpu", [0])
+    trained = {name: set() for name in table1.FORMS}
+    for e in made:
+        if form := table1.form(e):
+            trained[form].add(training_of(e))
+            assert e.personal.head == ("paper" if form == "paper" else "solved")
+            assert (e.method.labels.weight > 0) == (form == "labels")
+    assert trained["paper"] == trained["solved"]
+    assert not trained["solved"] & trained["labels"]
+
+
+def test_the_weighting_alone_is_told_apart_from_none():
+    made = []
+    for e in table1.experiments("cpu", [0]):
+        if table1.cell(e) == ("simclr", "none") and table1.form(e) in ("solved", None):
+            right = 0.7 if table1.form(e) == "solved" else 0.6
+            clients = [ClientResult(i, "", False, 9, 0, 9, 3, right, {}) for i in range(9)]
+            figures = metrics(train={"clients": 9, "mean": right, "std": 0.0})
+            made.append(Run(Path(), e, figures, tuple(clients)))
+    text = table1.conclude(made, "cpu").text
+    assert (
+        "**SimCLR weighted by divergence is ahead of SimCLR weighted by size** on trained clients "
+        "by 10.00 ± 0.00 points (p = 0.004)"  # two sides of 2^-9
+    ) in text

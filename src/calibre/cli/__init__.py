@@ -10,8 +10,8 @@ from calibre import __version__
 from calibre.cli import (
     about,
     bundles,
+    comparing,
     datasets,
-    evidence,
     labels,
     machines,
     repair,
@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    running.run, running.resume, repair.rewind, running.suite, evidence.compare, evidence.figure,
+    running.run, running.resume, repair.rewind, running.suite, comparing.compare, comparing.figure,
     reproduction.reproduce, reporting.report,
     bundles.bundle, bundles.personalize, bundles.predict, bundles.export, bundles.serve,
     labels.suggest, labels.label,
@@ -38,6 +38,7 @@ for command in (
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(datasets.app, name="data")
+app.add_typer(reproduction.evidence, name="evidence")
 app.add_typer(machines.deploy, name="deploy")
 app.add_typer(machines.site, name="site")
 

@@ -1,4 +1,4 @@
-"""The command that reproduces the paper's figures and tables."""
+"""Commands that reproduce figures and tables, and make pages of the ledger: reproduce, evidence."""
 
 import sys
 from pathlib import Path
@@ -9,6 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from calibre.cli.common import INTERRUPTED, errors
+
+LEDGER = Path("evidence")
+evidence = typer.Typer(
+    help="The ledger of runs, and the pages that are made from it.", no_args_is_help=True
+)
 
 
 def reproduce(
@@ -22,6 +27,10 @@ def reproduce(
         typer.Option(help="Only these, as name or name/objective; repeat it. Default: all."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and the results.")] = Path("runs"),
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Keep what runs come to in this folder; what it has is not run again."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run.")] = False,
 ) -> None:
     """Reproduce a figure or table of the paper; what has been run is not run again."""
@@ -38,15 +47,36 @@ def reproduce(
 
     recipe, wanted = all_recipes.find(name), all_recipes.scale(scale)
     experiments = reproduction.only(method or [], recipe.experiments(wanted, range(seeds)))
-    errors.print(
-        reproduction.announcement(recipe, experiments, out), highlight=False, soft_wrap=True
-    )
+    kept = None
+    if ledger is not None:
+        from calibre.evidence.kept import Evidence
+
+        reproduction.check_ledger(recipe)
+        kept = Evidence(ledger)
+    said = reproduction.announcement(recipe, experiments, out, kept)
+    errors.print(said, highlight=False, soft_wrap=True)
     if dry_run:
         return
     try:
         with LiveView(errors) as view:
-            text = reproduction.reproduce(recipe, wanted, experiments, out, view)
+            text = reproduction.reproduce(recipe, wanted, experiments, out, view, kept)
     except KeyboardInterrupt:
         errors.print("stopped; the same command goes on")
         sys.exit(INTERRUPTED)
     print(text)
+
+
+@evidence.command()
+def build(
+    ledger: Annotated[Path, typer.Option(help="Folder of the ledger.")] = LEDGER,
+    pages: Annotated[Path, typer.Option(help="Folder that README.md and docs lie in.")] = Path(),
+) -> None:
+    """Make every table, figure and verdict of README.md and docs/results.md anew."""
+    from calibre.evidence.kept import Evidence
+    from calibre.recipes import publish
+
+    made = publish.build(pages, Evidence(ledger))
+    for file in made.write():
+        print(f"written: {file}")
+    for name in made.unused:
+        errors.print(f"no page rests on {ledger / name}", highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from calibre.cli.choosing import OwnData, for_data
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
-from calibre.cli.evidence import show
+from calibre.cli.comparing import show
 from calibre.cores import usable_cores
 from calibre.errors import UserError
 

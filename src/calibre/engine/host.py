@@ -18,7 +18,7 @@ from calibre.engine.client_store import ClientStore
 from calibre.engine.messages import METHOD
 from calibre.experiment import Experiment, method_named
 from calibre.local.site import Site
-from calibre.methods.method import Method, ServerState, Update
+from calibre.methods.method import IMAGES, Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
 from calibre.models.preprocessing import chosen_normalization
 from calibre.personal.model import Personal, Prepared, TestSet
@@ -108,6 +108,7 @@ class Host:
         site = self._loaded_site(METHOD, state, client, kept)
         with rng.isolated(self.experiment.seed, "local", state.round, client):
             update = method.local_update(state, kept, site)
+        update = replace(update, report={**update.report, IMAGES: float(sum(site.drawn))})
         if update.personal is not None:
             self.keep.clients.save(
                 client, state.round + 1, update.personal, self.keep.oldest_round()

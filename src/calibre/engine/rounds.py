@@ -29,7 +29,7 @@ from calibre.engine.privacy import Mechanism, spent
 from calibre.engine.robust import Robust
 from calibre.engine.selection import select
 from calibre.errors import UserError
-from calibre.experiment import Experiment
+from calibre.experiment import RESULTS, Experiment
 from calibre.files import in_words, write_atomic
 from calibre.methods.method import Update
 from calibre.personal.card import Preprocessing
@@ -159,7 +159,11 @@ class OngoingRun:
         self.emit(
             Started(
                 version=__version__,
-                versions={"python": platform.python_version(), "torch": str(torch.__version__)},
+                versions={
+                    "python": platform.python_version(),
+                    "torch": str(torch.__version__),
+                    "results": str(RESULTS),
+                },
                 experiment=self.experiment.hash(),
                 federation=self.federation.hash,
                 method=self.method.label,
@@ -183,7 +187,7 @@ class OngoingRun:
         )  # fmt: skip
         rows, choice = stage.results()
         past = events.read(self.store.events)
-        training = sum(event.seconds for event in past if isinstance(event, RoundDone))
+        rounds_done = [event for event in past if isinstance(event, RoundDone)]
         metrics = write_results(
             self.experiment,
             self.method,
@@ -193,7 +197,9 @@ class OngoingRun:
             rows,
             self.failures,
             collapse.warnings(past),
-            seconds=training + time.monotonic() - began,  # of all attempts, after resumes too
+            # of all attempts, after resumes too
+            seconds=sum(done.seconds for done in rounds_done) + time.monotonic() - began,
+            images=sum(done.images for done in rounds_done),
             promise=self._promise(clients),
             choice=choice,
         )

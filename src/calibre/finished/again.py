@@ -10,6 +10,7 @@ from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.run_folder import RunFolder
+from calibre.sections import PersonalSettings
 from calibre.tables import flat
 
 SECTION = "personal."  # of the settings that may change
@@ -36,11 +37,16 @@ def anew(source: Path, changes: Sequence[str], out: Path | None) -> tuple[Experi
     if RunFolder(place).begun and RunFolder(place).read_experiment().hash() != experiment.hash():
         raise UserError(f"{place} holds another run: give a folder of its own with --out")
     if not RunFolder(place).begun:
-        _copy(held, RunFolder(place), experiment)
+        copy_training(held, RunFolder(place), experiment)
     return experiment, place
 
 
-def _copy(held: RunFolder, place: RunFolder, experiment: Experiment) -> None:
+def training_of(experiment: Experiment) -> str:
+    """A hash that experiments share when they train alike and differ in personal models alone."""
+    return experiment.model_copy(update={"personal": PersonalSettings()}).hash()
+
+
+def copy_training(held: RunFolder, place: RunFolder, experiment: Experiment) -> None:
     """Everything that training left; the experiment last, for it makes the folder a run's."""
     place.path.mkdir(parents=True, exist_ok=True)
     shutil.copytree(held.checkpoints, place.checkpoints, dirs_exist_ok=True)

@@ -32,6 +32,7 @@ class Site:
     labels_by_class: bool = False  # drawn so many of each: they do not tell the client's own mix
     amp: bool = False
     personal: PersonalSettings = field(default_factory=PersonalSettings)
+    drawn: list[int] = field(default_factory=list)  # how many images each step looked at
 
     def load(self, *states: Tensors | None) -> None:
         """The common start, overlaid by what was received and by what this client kept."""
@@ -45,9 +46,11 @@ class Site:
         return rng.stream(self.seed, purpose, self.round, self.client, *keys, device=self.device)
 
     def two_views(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        self.drawn.append(len(rows))
         return two_views(self.images[rows], self.views, self.normalization, generator)
 
     def weak_view(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        self.drawn.append(len(rows))
         return weak(self.images[rows], self.normalization, generator, flip=self.views.flip)
 
     def plain(self, images: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from calibre.settings import Settings
 from calibre.tensors import Tensors, WeightedMean, take
 
 Way = Literal["head", "received", "own"]  # of getting a personal model; calibre.personal has them
+IMAGES = "images"  # of a client's report: how many its training looked at, a pair of views as one
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from calibre.recipes.recipe import Recipe
 from calibre.recipes.scales import Scale
 from calibre.settings import nearest
 
-MODULES = ("figures34", "table1", "embeddings", "learning_rates")
+MODULES = ("figures34", "table1", "embeddings", "learning_rates", "digits_demo", "campaign")
 
 
 def recipes() -> dict[str, Recipe]:

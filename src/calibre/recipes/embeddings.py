@@ -7,13 +7,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 from calibre.experiment import Experiment
 from calibre.finished.encodings import encode_clients
-from calibre.recipes.recipe import Recipe, Verdict
+from calibre.recipes.recipe import Conclusion, Recipe, Verdict
 from calibre.recipes.scales import Scale, Scheme, experiment, method
-from calibre.report.figures.style import save
 from calibre.report.figures.tsne import View, tsne, views
 from calibre.report.representations import Separation
 from calibre.report.runs import Run
@@ -39,7 +37,7 @@ class Embedding:
     scheme: Scheme = "dirichlet"
 
     def recipe(self) -> Recipe:
-        return Recipe(self.name, self.title, self.experiments, self.conclude)
+        return Recipe(self.name, self.title, self.experiments, self.conclude, models=True)
 
     def experiments(self, scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
         return [
@@ -47,26 +45,28 @@ class Embedding:
             for seed, name in product(seeds, self.methods)
         ]
 
-    def conclude(self, runs: Sequence[Run], folder: Path, scale: Scale) -> str:
+    def conclude(self, runs: Sequence[Run], scale: Scale) -> Conclusion:
         """The pictures of the first seed, the measures of all, and whether clusters are clearer."""
         measured: dict[str, list[Separation]] = {}
-        pictures: list[Path] = []
+        shown: list[View] = []
         for seed in sorted({run.seed for run in runs}):
             drawn = self._views([run for run in runs if run.seed == seed])
             for view in drawn:
                 measured.setdefault(view.method.label, []).append(view.clusters)
-            if not pictures:
-                pictures = save(tsne(drawn), folder / "tsne")
+            shown = shown or drawn
         lines = [
             "| method | " + " | ".join(MEASURES.values()) + " |",
             "|" + "---|" * (1 + len(MEASURES)),
             *(f"| {name} | {' | '.join(_means(found))} |" for name, found in measured.items()),
             "",
-            f"Of representations, by class; means over seeds. As a picture: {pictures[0]}",
+            "Of representations, by class; means over seeds.",
+            "",
+            "![representations of the first seed](picture:tsne)",
+            "",
         ]
         for clear, vague in self.clearer:
             lines.append(_judge(clear, vague, measured))
-        return "\n".join(lines)
+        return Conclusion("\n".join(lines), {"tsne": lambda: tsne(shown)})
 
     def _views(self, runs: Sequence[Run]) -> list[View]:
         clients = list(range(self.clients))

@@ -6,15 +6,13 @@ And one comparison that the paper does not make, of what it is for: clients with
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 from calibre.experiment import Experiment
 from calibre.recipes.claims import Claim
-from calibre.recipes.recipe import Recipe
+from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import Scale, Scheme, experiment, method
 from calibre.report import comparison_tables, figures
 from calibre.report.compare import compare
-from calibre.report.figures.style import save
 from calibre.report.metrics import Metrics
 from calibre.report.runs import Run
 
@@ -51,17 +49,19 @@ class Panel:
             for seed, name in product(seeds, self.methods)
         ]
 
-    def conclude(self, runs: Sequence[Run], folder: Path, scale: Scale) -> str:
+    def conclude(self, runs: Sequence[Run], scale: Scale) -> Conclusion:
         """The comparison as table and picture, and a verdict on every claim."""
         by_method: dict[str, list[Metrics]] = {}
         for run in runs:
             by_method.setdefault(run.label, []).append(run.metrics)
-        (picture, _) = save(figures.compose("mean-variance", runs), folder / "mean-variance")
-        lines = [comparison_tables.markdown(compare(runs)), f"As a picture: {picture}", ""]
+        lines = [comparison_tables.markdown(compare(runs))]
+        lines += ["![mean against variance](picture:mean-variance)", ""]
         for claim in self.claims:
             verdict, said = claim.judge(by_method)
             lines.append(f"- {claim.text}: **{verdict}** ({said})")
-        return "\n".join(lines)
+        return Conclusion(
+            "\n".join(lines), {"mean-variance": lambda: figures.compose("mean-variance", runs)}
+        )
 
 
 # the introduction says so without a figure

@@ -1,23 +1,37 @@
 """What a recipe is: experiments to run, and what to say once they have been."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from calibre.experiment import Experiment
 from calibre.recipes.scales import Scale
 from calibre.report.runs import Run
 
 Verdict = Literal["reproduced", "not reproduced", "not comparable at this scale"]
+PICTURE = re.compile(r"\]\(picture:([\w-]+)\)")
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What runs come to, as Markdown; ``![words](picture:NAME)`` stands where a picture belongs."""
+
+    text: str
+    pictures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # drawn when asked for
+
+    def placed(self, place: Callable[[str], str]) -> str:
+        """The text with its pictures at the addresses that ``place`` gives them by name."""
+        return PICTURE.sub(lambda found: f"]({place(found[1])})", self.text)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A figure or table of the paper."""
+    """A figure or table: of the paper, or of what it leaves open."""
 
     name: str
     title: str
     experiments: Callable[[Scale, Sequence[int]], list[Experiment]]
-    conclude: Callable[[Sequence[Run], Path, Scale], str]  # Markdown; pictures go in the folder
+    conclude: Callable[[Sequence[Run], Scale], Conclusion]  # also from some of them
     seeds: int = 3  # that a reader should ask for
+    models: bool = False  # whether it is concluded from the runs' models, not only their figures

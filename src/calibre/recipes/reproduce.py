@@ -7,23 +7,32 @@ from calibre import suite
 from calibre.data.sources import locate
 from calibre.errors import UserError
 from calibre.estimate import seconds
+from calibre.evidence.kept import Evidence
+from calibre.evidence.origin import Source
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
+from calibre.finished.again import training_of
 from calibre.recipes.recipe import Recipe
 from calibre.recipes.scales import Scale
 from calibre.report.events import Emit
+from calibre.report.figures.style import save
 from calibre.report.runs import read_all
 from calibre.run_folder import RunFolder
 from calibre.settings import nearest
 from calibre.wording import duration
 
 
-def announcement(recipe: Recipe, experiments: Sequence[Experiment], out: Path) -> str:
+def announcement(
+    recipe: Recipe, experiments: Sequence[Experiment], out: Path, evidence: Evidence | None = None
+) -> str:
     """What will run and how long it should take here; a data set that is absent is named."""
     for data in {experiment.data for experiment in experiments}:
         locate(data)
-    missing = [e for e in experiments if not RunFolder(out / e.folder_name).finished]
-    lines = [f"{recipe.title}: {len(experiments)} runs, {len(experiments) - len(missing)} finished"]
+    wanted = [e for e in experiments if evidence is None or evidence.find(e) is None]
+    missing = [e for e in wanted if not RunFolder(out / e.folder_name).finished]
+    lines = [f"{recipe.title}: {len(experiments)} runs, {len(wanted) - len(missing)} finished"]
+    if evidence is not None:
+        lines[0] += f", {len(experiments) - len(wanted)} in the ledger {evidence.folder}"
     if missing:
         lines.append(f"the others should take about {duration(_expected(missing))} here")
     return "\n".join(lines)
@@ -40,12 +49,16 @@ def only(methods: Sequence[str], experiments: Sequence[Experiment]) -> list[Expe
 
 
 def _expected(experiments: Sequence[Experiment]) -> float:
-    """Seconds: one short trial for each kind of training, supervised or by its objective."""
+    """Seconds: one short trial for each kind of training, supervised or by its objective.
+
+    What differs in personal models alone is trained once.
+    """
     trials: dict[str, float] = {}
     total = 0.0
-    for experiment in experiments:
+    for experiment in {training_of(e): e for e in experiments}.values():
         objective = experiment.method.model_dump().get("objective") or {"name": "supervised"}
-        kind = f"{objective['name']} on {experiment.data.source}"
+        scale = experiment.network, experiment.training, experiment.federation
+        kind = f"{objective['name']} on {experiment.data.source}, {scale}"
         if kind not in trials:
             trials[kind] = seconds(experiment)
         total += trials[kind]
@@ -53,13 +66,46 @@ def _expected(experiments: Sequence[Experiment]) -> float:
 
 
 def reproduce(
-    recipe: Recipe, scale: Scale, experiments: Sequence[Experiment], out: Path, emit: Emit
+    recipe: Recipe,
+    scale: Scale,
+    experiments: Sequence[Experiment],
+    out: Path,
+    emit: Emit,
+    evidence: Evidence | None = None,
 ) -> str:
-    """The figure or table as Markdown, also kept beside the runs."""
-    suite.run(experiments, out, emit)
-    runs = read_all([out / experiment.folder_name for experiment in experiments])
+    """The figure or table as Markdown, also kept beside the runs.
+
+    What the ledger has is not run again; each run that ends enters it at once.
+    """
+    if evidence is not None:
+        _run_into(evidence, experiments, out, emit)
+        runs = [entry.run for entry in evidence.of(experiments)]
+    else:
+        suite.run(experiments, out, emit)
+        runs = read_all([out / experiment.folder_name for experiment in experiments])
     place = out / f"{recipe.name}-{scale}"
     place.mkdir(parents=True, exist_ok=True)
-    text = recipe.conclude(runs, place, scale)
+    conclusion = recipe.conclude(runs, scale)
+    for name, draw in conclusion.pictures.items():
+        save(draw(), place / name)
+    text = conclusion.placed(lambda name: str(place / f"{name}.png"))
     write_atomic(place / "result.md", text + "\n")
     return text
+
+
+def check_ledger(recipe: Recipe) -> None:
+    if recipe.models:
+        raise UserError(
+            f"--ledger: {recipe.name} is made from the models of its runs, and the ledger holds "
+            "only their figures; leave the option out"
+        )
+
+
+def _run_into(evidence: Evidence, experiments: Sequence[Experiment], out: Path, emit: Emit) -> None:
+    source = Source.here()
+    missing = [experiment for experiment in experiments if evidence.find(experiment) is None]
+
+    def enter(place: Path) -> None:
+        evidence.add(place, source)
+
+    suite.run(missing, out, emit, before=source.check_unchanged, after=enter)

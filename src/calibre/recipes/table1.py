@@ -3,11 +3,13 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
-from pathlib import Path
 
 from calibre.experiment import Experiment
-from calibre.recipes.recipe import Recipe, Verdict
+from calibre.recipes.recipe import Conclusion, Recipe, Verdict
 from calibre.recipes.scales import Scale, experiment, method
+from calibre.recipes.wide_table import in_words
+from calibre.report.compare import paired_test
+from calibre.report.rows import Entry, Row
 from calibre.report.runs import Run
 
 OBJECTIVES = {"simclr": "SimCLR", "swav": "SwAV", "smog": "SMoG"}
@@ -25,13 +27,33 @@ PAPER: dict[Cell, tuple[float, float]] = {  # mean, and std over clients
 }  # fmt: skip
 
 
+# ways to measure the twelve cells; the second needs no training of its own
+FORMS = {
+    "paper": "As in the paper: its heads, no label in training",
+    "solved": "Solved heads, no label in training",
+    "labels": "Solved heads, labels in training (l_c)",
+}
+
+
 def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
-    """Twelve cells a seed, all weighted by divergence: only the loss terms differ."""
+    """Twelve cells a seed in each form, all weighted by divergence: only the loss terms differ.
+
+    And the plain objectives without that weighting, to see what it does alone.
+    """
     chosen = []
+
+    def add(objective: str, seed: int, head: str, **changes: Mapping[str, float]) -> None:
+        table = method(f"calibre/{objective}", scale, **changes)
+        heads = {"personal": {"head": head}}
+        chosen.append(experiment("cifar10", "quantity", scale, table, seed, changes=heads))
+
     for seed, objective, (l_n, l_p) in product(seeds, OBJECTIVES, TERMS):
         weights = {"alpha_n": ALPHA * l_n, "alpha_p": ALPHA * l_p}
-        table = method(f"calibre/{objective}", scale, prototypes=weights)
-        chosen.append(experiment("cifar10", "quantity", scale, table, seed))
+        add(objective, seed, "paper", prototypes=weights)
+        add(objective, seed, "solved", prototypes=weights)
+        add(objective, seed, "solved", prototypes=weights, labels={"weight": 1})
+        if not (l_n or l_p):
+            add(objective, seed, "solved", prototypes=weights, aggregation={"gamma": 0})
     return chosen
 
 
@@ -41,7 +63,28 @@ def cell(experiment: Experiment) -> Cell:
     return values["objective"]["name"], TERMS[weights["alpha_n"] > 0, weights["alpha_p"] > 0]
 
 
-def conclude(runs: Sequence[Run], folder: Path, scale: Scale) -> str:
+def form(experiment: Experiment) -> str | None:
+    """Which of FORMS a run is for; None: it is without weighting."""
+    values = experiment.method.model_dump()
+    if values["aggregation"]["gamma"] == 0:
+        return None
+    return "labels" if values["labels"]["weight"] else experiment.personal.head
+
+
+def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
+    """A table in each form, beside the paper's, with q1 to q3; then the weighting alone."""
+    parts = []
+    for name, title in FORMS.items():
+        if own := [run for run in runs if form(run.experiment) == name]:
+            parts += [f"**{title}**", _table(own)]
+    weighting = [f"- {words}." for words in _weighting(runs)]
+    if weighting:
+        parts += ["**Weighting by divergence alone, against none** (solved heads)"]
+        parts += ["\n".join(weighting)]
+    return Conclusion("\n\n".join(parts))
+
+
+def _table(runs: Sequence[Run]) -> str:
     """The 4 x 3 table of mean and std over training clients beside the paper's, and q1 to q3."""
     means: dict[Cell, list[float]] = {}
     stds: dict[Cell, list[float]] = {}
@@ -57,10 +100,11 @@ def conclude(runs: Sequence[Run], folder: Path, scale: Scale) -> str:
         cells = []
         for objective in OBJECTIVES:
             key = (objective, terms)
-            cells.append(f"{statistics.mean(means[key]):.2f} ± {statistics.mean(stds[key]):.2f}")
+            over_seeds = [statistics.mean(table[key]) for table in (means, stds) if key in table]
+            cells.append(" ± ".join(f"{value:.2f}" for value in over_seeds))
             cells.append("{:.2f} ± {:.2f}".format(*PAPER[key]))
         lines.append(f"| {terms} | {' | '.join(cells)} |")
-    seeds = len(means["simclr", "none"])
+    seeds = len({run.seed for run in runs})
     lines += [
         "",
         f"Mean ± std over training clients, each the mean of {seeds} seed{'s' * (seeds > 1)}.",
@@ -68,6 +112,21 @@ def conclude(runs: Sequence[Run], folder: Path, scale: Scale) -> str:
         *(f"- {claim}: **{verdict}** ({detail})" for claim, verdict, detail in claims(means, stds)),
     ]
     return "\n".join(lines)
+
+
+def _weighting(runs: Sequence[Run]) -> list[str]:
+    """For each objective without terms: weighted by divergence, against FedAvg's weights."""
+    said = []
+    for objective, title in OBJECTIVES.items():
+        own = [run for run in runs if cell(run.experiment) == (objective, "none")]
+        weighted = [run for run in own if form(run.experiment) == "solved"]
+        equal = [run for run in own if form(run.experiment) is None]
+        if weighted and len(weighted) == len(equal):
+            rows = [Row(name, {}, tuple(Entry(run) for run in some)) for name, some in (
+                (f"{title} weighted by divergence", weighted), (f"{title} weighted by size", equal),
+            )]  # fmt: skip
+            said += in_words([paired_test("train", *rows)])
+    return said
 
 
 def claims(
@@ -91,6 +150,8 @@ def _judge(
     values: Mapping[Cell, Sequence[float]], pairs: Sequence[tuple[Cell, Cell]]
 ) -> tuple[Verdict, str]:
     """Whether the first of each pair is above the second: in every pair, on average over seeds."""
+    if not all(cell in values for pair in pairs for cell in pair):
+        return "not comparable at this scale", "some of its runs are missing"
     differences = [
         [a - b for a, b in zip(values[above], values[below], strict=True)] for above, below in pairs
     ]

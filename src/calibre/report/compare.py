@@ -43,7 +43,7 @@ def paired_tests(rows: Sequence[Row], group: Group, all_pairs: bool) -> list[Pai
     ranked = sorted(rows, key=lambda row: -mean_of(row, group))
     against = ranked if all_pairs else ranked[:1]
     tests = [
-        _test(group, one, other)
+        paired_test(group, one, other)
         for one, other in itertools.combinations(ranked, 2)
         if one in against
     ]
@@ -51,7 +51,8 @@ def paired_tests(rows: Sequence[Row], group: Group, all_pairs: bool) -> list[Pai
     return [replace(test, adjusted=p) for test, p in zip(tests, corrected, strict=True)]
 
 
-def _test(group: Group, one: Row, other: Row) -> PairedTest:
+def paired_test(group: Group, one: Row, other: Row) -> PairedTest:
+    """Of two methods on the same clients, not corrected."""
     by_seed = [
         [a - b for a, b in zip(x.accuracies(group), y.accuracies(group), strict=True)]
         for x, y in zip(one.entries, other.entries, strict=True)

@@ -84,7 +84,7 @@ def test_lines(comparison: Comparison) -> list[Lines]:
 def _line(row: Row, group: Group, costs: bool) -> list[str]:
     clients = len(row.entries[0].accuracies(group))
     figures = [
-        _cell(row.estimate(group, key), scale, digits) for key, _, scale, digits in OF_CLIENTS
+        cell(row.estimate(group, key), scale, digits) for key, _, scale, digits in OF_CLIENTS
     ]
     spent = [
         f"{cost * scale:,.{digits}f}" if costs and (cost := row.cost(key)) is not None else ""
@@ -95,19 +95,20 @@ def _line(row: Row, group: Group, costs: bool) -> list[str]:
 
 def _test_line(test: PairedTest) -> list[str]:
     return [
-        KINDS[test.group], test.one, test.other, _cell(test.difference, 100, 2),
-        f"{test.pairs:,}", _p(test.p), _p(test.adjusted),
+        KINDS[test.group], test.one, test.other, cell(test.difference, 100, 2),
+        f"{test.pairs:,}", p_value(test.p), p_value(test.adjusted),
     ]  # fmt: skip
 
 
-def _cell(estimate: Estimate | None, scale: float, digits: int) -> str:
+def cell(estimate: Estimate | None, scale: float, digits: int) -> str:
+    """A mean, and half its interval where there is one."""
     if estimate is None:
         return ""
     spread = "" if estimate.half is None else f" ± {estimate.half * scale:.{digits}f}"
     return f"{estimate.value * scale:.{digits}f}{spread}"
 
 
-def _p(p: float) -> str:
+def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 

@@ -1,6 +1,7 @@
 """What happens in a run, as a stream of records: to a file, a screen, or anything else."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -9,6 +10,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from calibre.errors import printable
 from calibre.files import write_atomic
+from calibre.methods.method import IMAGES
 from calibre.report.metrics import Metrics, Promise
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
@@ -52,6 +54,12 @@ class RoundDone(Record):
     privacy: dict[str, float] | None = None
     robust: Bounded | None = None
     seconds: float
+
+    @property
+    def images(self) -> int:
+        """That the clients' training looked at; a pair of views is one."""
+        counts = [report.get(IMAGES, 0.0) for report in self.clients.values()]
+        return int(sum(count for count in counts if math.isfinite(count)))
 
 
 class ClientFailed(Record):

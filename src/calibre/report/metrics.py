@@ -105,6 +105,7 @@ class Metrics(ByGroup):
     failures: Count
     warnings: tuple[str, ...] = ()
     seconds: float
+    images: Count | None = None  # that training looked at in all rounds; a pair of views is one
     privacy: Promise | None = None
     personal: HeadFacts | None = None
     # of one client in a round, as the last state would have it

@@ -33,6 +33,7 @@ def write_results(
     failures: int,
     warnings: list[str],
     seconds: float,
+    images: int,
     promise: Promise | None,
     choice: HeadChoice | None,
 ) -> Metrics:
@@ -55,6 +56,7 @@ def write_results(
         failures=failures,
         warnings=(*warnings, *paid_off),
         seconds=seconds,
+        images=images,
         privacy=promise,
         personal=HeadFacts(head=experiment.personal.head, choice=choice),
         bytes_up=_bytes(method.expected_update(state)) if method.federated else 0,

@@ -52,6 +52,15 @@ class Run:
         return self.metrics.federation
 
     def checked(self) -> "Run":
+        """This run, once its files are seen to tell of the same experiment and clients."""
+        same_program = self.metrics.version == __version__
+        if same_program and self.metrics.experiment != self.experiment.hash():
+            raise _damaged(
+                RunFolder(self.folder).experiment, "the results there are of another experiment"
+            )
+        return self.consistent()
+
+    def consistent(self) -> "Run":
         """This run, once its files are seen to tell of the same clients."""
         for group in GROUPS:
             told = self.metrics.of(group)
@@ -67,11 +76,6 @@ class Run:
                     RunFolder(self.folder).table,
                     f"metrics.json tells of other accuracies of clients in '{group}'",
                 )
-        same_program = self.metrics.version == __version__
-        if same_program and self.metrics.experiment != self.experiment.hash():
-            raise _damaged(
-                RunFolder(self.folder).experiment, "the results there are of another experiment"
-            )
         return self
 
     @cached_property
@@ -103,7 +107,7 @@ def read(folder: Path) -> Run:
         raise UserError(
             f"the run in {folder} is not finished; go on with  calibre-fl resume {folder}"
         )
-    return Run(folder, experiment, read_metrics(folder), _clients(place.table)).checked()
+    return Run(folder, experiment, read_metrics(folder), read_clients(place.table)).checked()
 
 
 def read_metrics(folder: Path) -> Metrics:
@@ -120,7 +124,8 @@ def read_metrics(folder: Path) -> Metrics:
         raise _damaged(path, error) from None
 
 
-def _clients(path: Path) -> tuple[ClientResult, ...]:
+def read_clients(path: Path) -> tuple[ClientResult, ...]:
+    """One row per client, by their numbers."""
     _check_size(path)
     try:
         rows = read_clients_csv(path)

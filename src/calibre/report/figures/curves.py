@@ -7,12 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from calibre.errors import UserError
+from calibre.methods.method import IMAGES
 from calibre.report.events import RoundDone
 from calibre.report.figures.style import TEXT, WIDTH, legend, mark, tidy
 from calibre.report.rows import Row, arrange
 from calibre.report.runs import Run
 
-NOT_DRAWN = ("began", "seconds")  # when a client worked, not what it learned
+NOT_DRAWN = ("began", "seconds", IMAGES)  # how long a client worked, not what it learned
 ACROSS = 3  # panels side by side
 ALL_MARKED = 20  # rounds up to which each has a marker
 

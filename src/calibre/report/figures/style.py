@@ -31,18 +31,24 @@ def mark(i: int) -> tuple[str, str]:
 
 def save(figure: Any, path_without_suffix: Path, dpi: int = 200) -> list[Path]:
     """Write the PNG and the SVG, whole or not at all; the same picture gives the same bytes."""
-    import matplotlib
-
     path_without_suffix.parent.mkdir(parents=True, exist_ok=True)
     paths = []
-    for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
+    for suffix in (".png", ".svg"):
         path = path_without_suffix.with_name(path_without_suffix.name + suffix)
-        content = io.BytesIO()
-        with matplotlib.rc_context({"svg.hashsalt": "calibre"}):
-            figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=metadata)
-        write_atomic(path, content.getvalue())
+        write_atomic(path, drawn_as(suffix[1:], figure, dpi))
         paths.append(path)
     return paths
+
+
+def drawn_as(kind: str, figure: Any, dpi: int = 200) -> bytes:
+    """A picture as a file of this kind, png or svg."""
+    import matplotlib
+
+    content = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "calibre"}):
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(content, format=kind, dpi=dpi, metadata=metadata)
+    return content.getvalue()
 
 
 def tidy(panel: Any) -> None:

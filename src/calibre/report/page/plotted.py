@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibre.data.federation import Federation
+from calibre.methods.method import IMAGES
 from calibre.report.collapse import MONITORS
 from calibre.report.events import ClientFailed, RoundDone
 from calibre.report.figures.holdings import COLUMNS, IN_ORDER, by_main_class, columns
@@ -28,7 +29,7 @@ MEANINGS = {
     **{monitor.name: monitor.meaning for monitor in MONITORS},
 }
 MARKS = {monitor.name: monitor.collapsed for monitor in MONITORS}
-HIDDEN = {"began"}  # a clock
+HIDDEN = {"began", IMAGES}  # a clock, and what is the same in most rounds
 
 
 def client_columns(run: Run) -> dict[str, list[Any]]:

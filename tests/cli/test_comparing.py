@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibre import cli
-from calibre.cli.evidence import NAMES, TSNE
+from calibre.cli.comparing import NAMES, TSNE
 from calibre.engine import rounds
 from calibre.report.figures import FIGURES
 from tests.report.made_run import make_run

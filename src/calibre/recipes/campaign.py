@@ -1,0 +1,180 @@
+"""The comparisons that the project stands by: beyond the paper's settings, with solved heads.
+
+On the CPU scale every client that trains holds 400 images, and 40 rounds of 5 clients look at
+240,000 of them, 30 passes over what the clients hold; `larger-scale` looks at 500,000, 50 passes.
+Supervised methods get the same rounds and epochs; Ditto and APFL train two models in them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+from calibre.experiment import Experiment
+from calibre.recipes.claims import OURS, Claim
+from calibre.recipes.figures34 import COMPARISONS
+from calibre.recipes.recipe import Conclusion, Recipe
+from calibre.recipes.scales import LONGER, SOLVED, Scale, Scheme, experiment, method
+from calibre.recipes.wide_table import by_the_paper, in_words, tests_of, wide_table
+from calibre.report import figures
+from calibre.report.metrics import Metrics
+from calibre.report.rows import arrange
+from calibre.report.runs import Run
+
+WITH_LABELS = {"labels": {"weight": 1}}  # l_c
+NONE: Mapping[str, Any] = MappingProxyType({})
+SELF_SUPERVISED: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("calibre/simclr", NONE), ("pfl-ssl/simclr", NONE),
+    ("calibre/simclr", WITH_LABELS), ("pfl-ssl/simclr", WITH_LABELS),
+)  # fmt: skip
+SUPERVISED = (
+    "fedavg-ft", "scaffold-ft", "fedper", "fedrep", "fedbabu", "ditto", "apfl", "lg-fedavg",
+)  # fmt: skip
+FLOORS = ("local", "pixels", "majority", "untrained")
+METHODS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    *SELF_SUPERVISED, *((name, NONE) for name in (*SUPERVISED, "fedema", *FLOORS)),
+)  # fmt: skip
+SCHEMES: dict[Scheme, str] = {
+    "dirichlet": "Class mixes from Dir(0.3)", "quantity": "Two classes per client",
+}  # fmt: skip
+CALIBRATION = (  # what the two terms and the weighting add
+    (OURS, "pFL-SimCLR"), (f"{OURS} with labels", "pFL-SimCLR with labels"),
+)  # fmt: skip
+LABELS = ((f"{OURS} with labels", OURS), ("pFL-SimCLR with labels", "pFL-SimCLR"))
+
+
+def main_experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
+    """Solved heads first, then the paper's on the same training."""
+    chosen = []
+    for seed, scheme, (name, changes) in product(seeds, SCHEMES, METHODS):
+        table = method(name, scale, **changes)
+        solved = experiment("cifar10", scheme, scale, table, seed, changes=LONGER[scale])
+        chosen.append(solved)
+        if solved.method.way == "head" and name not in ("pixels", "majority"):
+            heads = {"personal": {**LONGER[scale]["personal"], "head": "paper"}}
+            changed = {**LONGER[scale], **heads}
+            chosen.append(experiment("cifar10", scheme, scale, table, seed, changes=changed))
+    return chosen
+
+
+def conclude_main(runs: Sequence[Run], scale: Scale) -> Conclusion:
+    """Of each federation a table, a picture, the tests that matter and the paper's claims."""
+    parts: list[str] = []
+    pictures: dict[str, Callable[[], Any]] = {}
+    for scheme, title in SCHEMES.items():
+        own = [run for run in runs if run.experiment.federation.scheme == scheme]
+        solved = [run for run in own if not by_the_paper(run)]
+        if not solved:
+            continue
+        rows = arrange(solved, floors=False)
+        best = next((row.label for row in rows if not row.label.startswith("Calibre (")), None)
+        against_best = [(name, best) for name in (f"{OURS} with labels", OURS) if best]
+        parts += [f"### {title}", wide_table(own), f"![mean against variance](picture:{scheme})"]
+        tests = tests_of(rows, [*CALIBRATION, *LABELS, *against_best])
+        parts.append("\n".join(f"- {said}." for said in in_words(tests)))
+        parts.append("\n".join(claims_of(scheme, solved)))
+        pictures[scheme] = partial(figures.compose, "mean-variance", solved, False)
+    return Conclusion("\n\n".join(part for part in parts if part), pictures)
+
+
+def claims_of(scheme: Scheme, runs: Sequence[Run]) -> list[str]:
+    """The paper's claims on this federation, of Calibre without and with labels in training."""
+    name = {"quantity": "figure-3-cifar10", "dirichlet": "figure-4-cifar10"}[scheme]
+    (panel,) = (panel for panel in COMPARISONS if panel.name == name)
+    lines = []
+    for claim, form in product(panel.claims, ("", " with labels")):
+        judged = replace(claim, of=claim.of + form)
+        verdict, said = judged.judge(by_method(runs))
+        lines.append(f"- {in_form(judged)}: **{verdict}** ({said})")
+    return lines
+
+
+def in_form(claim: Claim) -> str:
+    """A claim with the method that it is judged by."""
+    text = claim.text
+    return (
+        text
+        if " of " in text.partition(" over ")[0]
+        else text.replace(f"{claim.key} over", f"{claim.key} of {claim.of} over", 1)
+    )
+
+
+def by_method(runs: Sequence[Run]) -> dict[str, list[Metrics]]:
+    found: dict[str, list[Metrics]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        found.setdefault(run.label, []).append(run.metrics)
+    return found
+
+
+OBJECTIVES = ("simclr", "byol", "simsiam", "moco", "swav", "smog")
+
+
+def objective_experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
+    """All objectives, plain and calibrated, without labels in training."""
+    return [
+        experiment(
+            "cifar10", "dirichlet", scale, method(f"{kind}/{name}", scale), seed, None, SOLVED
+        )
+        for seed, name, kind in product(seeds, OBJECTIVES, ("pfl-ssl", "calibre"))
+    ]
+
+
+def conclude_objectives(runs: Sequence[Run], scale: Scale) -> Conclusion:
+    rows = arrange(runs, floors=False)
+    plain = {row.label.removeprefix("pFL-") for row in rows if row.label.startswith("pFL-")}
+    pairs = [(f"Calibre ({name})", f"pFL-{name}") for name in sorted(plain)]
+    said = [f"- {words}." for words in in_words(tests_of(rows, pairs))]
+    return Conclusion("\n\n".join([wide_table(runs), "\n".join(said)]))
+
+
+# ResNet-18 of width 16 on 500 images per client: what two cores do in some hours
+LARGER: dict[str, dict[str, Any]] = {
+    "federation": {"samples": 500},
+    "network": {"encoder": "resnet18", "width": 16},
+    "training": {"rounds": 100, "clients_per_round": 10, "epochs": 1},
+    "personal": {"head": "solved"},
+}
+FIVE: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("calibre/simclr", WITH_LABELS), ("fedavg-ft", NONE), ("fedper", NONE),
+    ("calibre/simclr", NONE), ("pfl-ssl/simclr", NONE),
+)  # fmt: skip
+
+
+def larger_experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
+    """Five methods with more compute; at the paper's scale, its own."""
+    changes = LARGER if scale == "cpu" else LONGER["paper"]
+    return [
+        experiment("cifar10", "dirichlet", scale, method(name, scale, **more), seed, None, changes)
+        for seed, (name, more) in product(seeds, FIVE)
+    ]
+
+
+def conclude_larger(runs: Sequence[Run], scale: Scale) -> Conclusion:
+    rows = arrange(runs, floors=False)
+    said = in_words(tests_of(rows, [*CALIBRATION, *LABELS, (f"{OURS} with labels", "FedAvg-FT")]))
+    return Conclusion("\n\n".join([wide_table(runs), "\n".join(f"- {words}." for words in said)]))
+
+
+RECIPES = (
+    Recipe(
+        "main-comparison",
+        "All methods on CIFAR-10, Dir(0.3) and two classes per client, solved and paper's heads",
+        main_experiments,
+        conclude_main,
+    ),
+    Recipe(
+        "objectives",
+        "Six objectives, plain and calibrated, CIFAR-10 under Dir(0.3), solved heads",
+        objective_experiments,
+        conclude_objectives,
+    ),
+    Recipe(
+        "larger-scale",
+        "Five methods with ResNet-18 of width 16 and 100 rounds, CIFAR-10 under Dir(0.3)",
+        larger_experiments,
+        conclude_larger,
+        seeds=1,
+    ),
+)

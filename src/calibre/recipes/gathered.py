@@ -1,0 +1,87 @@
+"""What of a recipe the ledger holds: the entries to conclude from, and what is still to be run."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calibre.evidence.entry import LedgerEntry
+from calibre.evidence.kept import Evidence
+from calibre.experiment import Experiment
+from calibre.recipes.recipe import Conclusion, Recipe
+from calibre.report.runs import Run
+from calibre.wording import duration
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Entries of the same seeds for everything that has begun; the rest is missing."""
+
+    recipe: Recipe
+    entries: tuple[LedgerEntry, ...]
+    seeds: int  # of which they are, from 0 on
+    missing: int  # runs
+
+    @property
+    def runs(self) -> list[Run]:
+        return [entry.run for entry in self.entries]
+
+    @property
+    def command(self) -> str:
+        return f"calibre-fl reproduce {self.recipe.name} --seeds {self.recipe.seeds}"
+
+    @property
+    def state(self) -> str:
+        """A hash of the entries."""
+        told = sorted(entry.origin.checksum for entry in self.entries)
+        return hashlib.sha256(" ".join(told).encode()).hexdigest()[:8]
+
+
+def gather(recipe: Recipe, evidence: Evidence) -> Gathered:
+    """As many seeds, from 0 on, as every variant has of which there is a run at all.
+
+    A campaign that runs seed by seed so shows all methods with few seeds first, then with more.
+    """
+    wanted = recipe.experiments("cpu", range(recipe.seeds))
+    variants: dict[str, list[Experiment]] = {}
+    for experiment in wanted:
+        variants.setdefault(experiment.model_copy(update={"seed": 0}).hash(), []).append(experiment)
+    begun = [variant for variant in variants.values() if evidence.find(variant[0]) is not None]
+    seeds = min((_first(variant, evidence) for variant in begun), default=0)
+    shown = {experiment.hash() for variant in begun for experiment in variant[:seeds]}
+    entries = evidence.of([experiment for experiment in wanted if experiment.hash() in shown])
+    return Gathered(recipe, tuple(entries), seeds, len(wanted) - len(evidence.of(wanted)))
+
+
+def _first(variant: Sequence[Experiment], evidence: Evidence) -> int:
+    """How many seeds there are before the first that is missing."""
+    for i, experiment in enumerate(variant):
+        if evidence.find(experiment) is None:
+            return i
+    return len(variant)
+
+
+def concluded(found: Gathered) -> Conclusion:
+    """What a recipe's runs come to so far, where they were run, and how to run what is missing."""
+    if not found.entries:
+        return Conclusion(f"Not run yet: `{found.command} --ledger evidence`")
+    conclusion = found.recipe.conclude(found.runs, "cpu")
+    return Conclusion(f"{conclusion.text}\n\n{provenance(found)}", conclusion.pictures)
+
+
+def provenance(found: Gathered) -> str:
+    """In small print: the command, how many runs, by which code, on what, for how long."""
+    origins = [entry.origin for entry in found.entries]
+    commits = list(dict.fromkeys(origin.commit for origin in origins))
+    machines = list(dict.fromkeys(origin.machine for origin in origins))
+    spent = duration(sum(origin.seconds for origin in origins))
+    words = [
+        f"`{found.command}`: {len(origins)} runs, {spent} in all on {' and '.join(machines)}",
+        f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}",
+        f"results of version {origins[0].results}",
+    ]
+    if found.missing:
+        of = (
+            f"seed{'s' * (found.seeds > 1)} 0 to {found.seeds - 1}" if found.seeds > 1 else "seed 0"
+        )
+        words.append(f"shown are runs of {of}; {found.missing} runs are still missing")
+    return f"<sub>{'; '.join(words)}.</sub>"

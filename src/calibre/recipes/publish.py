@@ -1,0 +1,102 @@
+"""Pages made from the ledger: whatever they say of runs stands between two markers.
+
+    <!-- evidence: NAME -->
+    ... made by  calibre-fl evidence build ...
+    <!-- end -->
+
+What is outside is typed by hand, and tells no number of a run. A picture's name ends in a hash of
+the runs that it shows, so that a page with the right text has the right pictures.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibre.errors import UserError
+from calibre.evidence.kept import Evidence
+from calibre.files import write_atomic
+from calibre.recipes import all_recipes
+from calibre.recipes.gathered import concluded, gather
+from calibre.report.figures.style import drawn_as
+from calibre.settings import nearest
+
+PAGES = ("README.md", "docs/results.md")
+IMAGES = "docs/images/evidence"
+BLOCK = re.compile(
+    r"(?P<head><!-- evidence: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL
+)
+OPEN = re.compile(r"<!-- evidence:")
+DPI = 150
+
+
+@dataclass(frozen=True)
+class Published:
+    """Pages and pictures as the ledger has them, not yet written."""
+
+    root: Path
+    pages: Mapping[str, str]
+    pictures: Mapping[str, Callable[[], Any]]  # by path
+    unused: tuple[str, ...]  # entries that no page rests on
+
+    def write(self) -> Iterator[Path]:
+        """Write what has changed, and remove pictures of other runs."""
+        for name, text in self.pages.items():
+            if (self.root / name).read_text(encoding="utf-8") != text:
+                write_atomic(self.root / name, text)
+                yield self.root / name
+        (self.root / IMAGES).mkdir(parents=True, exist_ok=True)
+        for name, draw in self.pictures.items():
+            if not (self.root / name).exists():
+                write_atomic(self.root / name, drawn_as("png", draw(), DPI))
+                yield self.root / name
+        for file in held_pictures(self.root):
+            if file not in self.pictures:
+                (self.root / file).unlink()
+
+
+def held_pictures(root: Path) -> set[str]:
+    return {file.relative_to(root).as_posix() for file in (root / IMAGES).glob("*.png")}
+
+
+def build(root: Path, evidence: Evidence) -> Published:
+    """All pages anew, from the entries of this ledger."""
+    evidence.check_code()
+    recipes = {n: recipe for n, recipe in all_recipes.recipes().items() if not recipe.models}
+    pages: dict[str, str] = {}
+    pictures: dict[str, Callable[[], Any]] = {}
+    used: set[str] = set()
+
+    def content(name: str, page: str) -> str:
+        if name not in recipes:
+            raise UserError(f"{page}: there is no evidence '{name}': {nearest(name, recipes)}")
+        found = gather(recipes[name], evidence)
+        conclusion = concluded(found)
+        used.update(entry.name for entry in found.entries)
+
+        def place(picture: str) -> str:
+            path = f"{IMAGES}/{name}-{picture}-{found.state}.png"
+            pictures[path] = conclusion.pictures[picture]
+            return os.path.relpath(path, Path(page).parent.as_posix())
+
+        return conclusion.placed(place)
+
+    for page in PAGES:
+        pages[page] = _filled(root, page, content)
+    unused = sorted(entry.name for entry in evidence.entries.values() if entry.name not in used)
+    return Published(root, pages, pictures, tuple(unused))
+
+
+def _filled(root: Path, page: str, content: Callable[[str, str], str]) -> str:
+    """The page with all its blocks made anew."""
+    try:
+        text = (root / page).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {root / page}: {error.strerror}") from None
+    if len(BLOCK.findall(text)) != len(OPEN.findall(text)):
+        raise UserError(f"{root / page}: a block of evidence has no  <!-- end -->")
+    return BLOCK.sub(
+        lambda block: f"{block['head']}{content(block['name'], page)}\n{block['tail']}", text
+    )

@@ -1,0 +1,90 @@
+"""Methods beside each other on one page: solved heads, and the paper's, from the same training."""
+
+from collections.abc import Sequence
+
+from calibre.report.compare import paired_test
+from calibre.report.comparison_tables import PairedTest, cell, p_value
+from calibre.report.inference import holm
+from calibre.report.metrics import Group
+from calibre.report.rows import KINDS, Row, arrange
+from calibre.report.runs import Run
+
+HEADER = (
+    "method", "trained: mean %", "variance", "worst 10th %", "novel: mean %", "variance",
+    "worst 10th %",
+)  # fmt: skip
+PAPER = ("paper's head: trained", "novel")
+COSTS = ("passes", "seconds")
+SURE = 0.05  # p below which a difference is called one
+
+
+def wide_table(runs: Sequence[Run]) -> str:
+    """One line per method, the best mean of trained clients first, as Markdown."""
+    rows = arrange([run for run in runs if not by_the_paper(run)], floors=False)
+    paper = [run for run in runs if by_the_paper(run)]
+    beside = {row.label: row for row in (arrange(paper, floors=False) if paper else ())}
+    header = [*HEADER, *(PAPER if paper else ()), *COSTS]
+    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    for row in rows:
+        cells = [row.label]
+        for group in KINDS:
+            cells.append(cell(row.estimate(group, "mean"), 100, 2))
+            cells.append(cell(row.estimate(group, "variance"), 1, 4))
+            cells.append(cell(row.estimate(group, "worst_tenth"), 100, 1))
+        if paper:
+            other = beside.get(row.label)
+            for group in KINDS:
+                cells.append(cell(other.estimate(group, "mean"), 100, 2) if other else "")
+        lines.append([*cells, passes(row), f"{row.cost('seconds') or 0:,.0f}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def by_the_paper(run: Run) -> bool:
+    """Whether its heads are the paper's ten epochs."""
+    return run.experiment.personal.head == "paper"
+
+
+def passes(row: Row) -> str:
+    """How often training looked at each image of the clients that train, on average."""
+    looks = row.cost("images")
+    held = [
+        sum(c.samples + c.unlabelled for c in entry.run.clients if not c.novel)
+        for entry in row.entries
+    ]
+    return f"{looks / (sum(held) / len(held)):.0f}" if looks and all(held) else "0"
+
+
+def in_words(tests: Sequence[PairedTest]) -> list[str]:
+    """Every test as a sentence, corrected over all of them."""
+    adjusted = holm([test.p for test in tests])
+    return [_sentence(test, p) for test, p in zip(tests, adjusted, strict=True)]
+
+
+def _sentence(test: PairedTest, p: float) -> str:
+    ahead, behind, value = test.one, test.other, test.difference.value
+    if value < 0:
+        ahead, behind, value = behind, ahead, -value
+    sure = f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
+    interval = "" if test.difference.half is None else f" ± {100 * test.difference.half:.2f}"
+    kind = KINDS[test.group]
+    if p >= SURE:
+        return (
+            f"{test.one} and {test.other} are not told apart on {kind} clients "
+            f"({100 * test.difference.value:+.2f}{interval} points, {sure})"
+        )
+    return (
+        f"**{ahead} is ahead of {behind}** on {kind} clients by {100 * value:.2f}{interval} points "
+        f"({sure})"
+    )
+
+
+def tests_of(rows: Sequence[Row], pairs: Sequence[tuple[str, str]]) -> list[PairedTest]:
+    """Of pairs of labels, on both kinds of clients; pairs that were not run are left out."""
+    known = {row.label: row for row in rows}
+    groups: list[Group] = [group for group in KINDS if rows and rows[0].estimate(group, "mean")]
+    return [
+        paired_test(group, known[one], known[other])
+        for one, other in pairs
+        if one in known and other in known
+        for group in groups
+    ]

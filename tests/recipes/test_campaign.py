@@ -1,0 +1,88 @@
+"""The project's own comparisons: fair by construction, concluded in words."""
+
+from pathlib import Path
+
+import pytest
+
+from calibre.finished.again import training_of
+from calibre.recipes import all_recipes, campaign
+from calibre.report.metrics import ClientResult, Metrics
+from calibre.report.results import by_group
+from calibre.report.runs import Run
+
+
+def made_up(experiments, accuracy):
+    """Runs of 20 trained and 10 novel clients; ``accuracy(experiment)`` is that of the first."""
+    made = []
+    for e in experiments:
+        rights = [min(1.0, accuracy(e) + 0.001 * i) for i in range(30)]
+        clients = [
+            ClientResult(i, "", i >= 20, 400, 0, 100, 3, r, {}) for i, r in enumerate(rights)
+        ]
+        reached = by_group(clients, rights)
+        figures = Metrics(
+            method=e.method.label, rounds=40, seed=e.seed, failures=0, seconds=100.0,
+            federation=f"{e.federation.scheme} {e.seed}", images=240_000,
+            train=reached.train, novel=reached.novel,
+        )  # fmt: skip
+        made.append(Run(Path(e.folder_name), e, figures, tuple(clients)))
+    return made
+
+
+def test_everybody_is_on_the_same_federations_with_the_same_rounds_and_heads():
+    for name in ("main-comparison", "objectives", "larger-scale"):
+        made = all_recipes.find(name).experiments("cpu", [0, 1])
+        assert len({e.hash() for e in made}) == len(made)
+        assert len({e.training for e in made}) == 1
+        assert len({e.network for e in made}) == 1
+        for scheme in campaign.SCHEMES:
+            own = {e.federation for e in made if e.federation.scheme == scheme}
+            assert len(own) <= 1
+        assert all(e.personal.floors == () for e in made)
+        assert {e.personal.head for e in made} <= {"solved", "paper"}
+
+
+def test_the_paper_s_heads_cost_no_training():
+    made = all_recipes.find("main-comparison").experiments("cpu", [0])
+    solved = {training_of(e) for e in made if e.personal.head == "solved"}
+    paper = {training_of(e) for e in made if e.personal.head == "paper"}
+    assert paper < solved
+    assert len(solved) == 2 * len(campaign.METHODS)
+    labels = {e.method.label for e in made if e.personal.head == "paper"}
+    assert {"Calibre (SimCLR)", "FedAvg-FT", "untrained encoder"} <= labels
+    assert not {"Ditto", "majority class", "own pixels"} & labels  # theirs are no such heads
+
+
+def test_a_table_of_both_heads_and_the_tests_in_words():
+    def accuracy(e):
+        with_labels = e.method.label.endswith("with labels")
+        level = {"calibre": 0.6, "pfl-ssl": 0.5}.get(e.method.name, 0.4)
+        return level + 0.1 * with_labels - 0.05 * (e.personal.head == "paper") + 0.01 * e.seed
+
+    recipe = all_recipes.find("main-comparison")
+    found = recipe.conclude(made_up(recipe.experiments("cpu", [0, 1, 2]), accuracy), "cpu")
+    lines = found.text.splitlines()
+    best = next(line for line in lines if line.startswith("| Calibre (SimCLR) with labels"))
+    # the mean of 0.70, 0.71 and 0.72, plus that of 0 to 0.019 by thousandths; 4.303 * 0.01 / 3^0.5
+    assert best.startswith("| Calibre (SimCLR) with labels | 71.95 ± 2.48 |")
+    assert "| 66.95 ± 2.48 |" in best  # by the paper's heads
+    assert best.endswith("| 30 | 100 |")  # 240,000 images by 20 clients of 400; seconds
+    assert "- **Calibre (SimCLR) is ahead of pFL-SimCLR** on trained clients by 10.00" in found.text
+    assert "C5: mean of Calibre (SimCLR) with labels over training clients" in found.text
+    assert "C5: mean of Calibre (SimCLR) over training clients" in found.text
+    assert set(found.pictures) == {"dirichlet", "quantity"}
+    assert found.pictures["dirichlet"]().axes
+
+
+def test_what_makes_no_difference_is_said_so():
+    recipe = all_recipes.find("objectives")
+    found = recipe.conclude(made_up(recipe.experiments("cpu", [0]), lambda e: 0.5), "cpu")
+    assert "Calibre (BYOL) and pFL-BYOL are not told apart on novel clients" in found.text
+    assert "ahead" not in found.text
+
+
+@pytest.mark.parametrize("name", ["main-comparison", "objectives", "larger-scale"])
+def test_a_part_of_the_runs_is_concluded_too(name):
+    recipe = all_recipes.find(name)
+    some = recipe.experiments("cpu", [0])[:1]
+    assert "| method |" in recipe.conclude(made_up(some, lambda e: 0.5), "cpu").text

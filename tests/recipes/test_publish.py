@@ -1,0 +1,144 @@
+"""Pages made from the ledger, and that those in the repository are."""
+
+from pathlib import Path
+
+import pytest
+
+from calibre.errors import UserError
+from calibre.evidence.kept import Evidence
+from calibre.recipes import all_recipes, publish, reproduce
+from calibre.recipes.recipe import Conclusion, Recipe
+from calibre.report import figures
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def recipe(tiny, monkeypatch):
+    """Two methods on digits, three seeds."""
+
+    def experiments(scale, seeds):
+        return [
+            tiny("training.rounds=1", f"method.name={name}", f"seed={seed}")
+            for seed in seeds
+            for name in ("fedavg", "fedrep")
+        ]
+
+    def conclude(runs, scale):
+        said = ", ".join(f"{run.label} {run.seed}: {run.metrics.train.mean}" for run in runs)
+        draw = {"points": lambda: figures.compose("mean-variance", runs)}
+        return Conclusion(f"{said}\n\n![points](picture:points)", draw)
+
+    made = Recipe("two", "Two methods", experiments, conclude)
+    monkeypatch.setattr(all_recipes, "recipes", lambda: {"two": made})
+    return made
+
+
+@pytest.fixture
+def pages(tmp_path):
+    (tmp_path / "docs").mkdir()
+    block = "<!-- evidence: two -->\nold words\n<!-- end -->\n"
+    (tmp_path / "README.md").write_text("# No runs here\n")
+    (tmp_path / "docs/results.md").write_text(f"before\n\n{block}\nafter\n")
+    return tmp_path
+
+
+def run(recipe, pages, seeds, methods=()):
+    evidence = Evidence(pages / "evidence")
+    chosen = reproduce.only(methods, recipe.experiments("cpu", range(seeds)))
+    reproduce.reproduce(recipe, "cpu", chosen, pages / "runs", lambda event: None, evidence)
+
+
+def results(pages):
+    made = publish.build(pages, Evidence(pages / "evidence"))
+    return made, made.pages["docs/results.md"]
+
+
+def test_what_was_not_run_is_said_with_its_command(recipe, pages):
+    made, text = results(pages)
+    assert text == (
+        "before\n\n<!-- evidence: two -->\n"
+        "Not run yet: `calibre-fl reproduce two --seeds 3 --ledger evidence`\n"
+        "<!-- end -->\n\nafter\n"
+    )
+    assert made.pages["README.md"] == "# No runs here\n"
+    assert not made.pictures
+
+
+def test_a_page_tells_what_the_ledger_holds_and_is_drawn_once(recipe, pages):
+    run(recipe, pages, 3)
+    made, text = results(pages)
+    for entry in Evidence(pages / "evidence").entries.values():
+        told = f"{entry.run.label} {entry.run.seed}: {entry.run.metrics.train.mean}"
+        assert told in text
+    (picture,) = made.pictures
+    assert f"![points]({picture.removeprefix('docs/')})" in text
+    assert [file.name for file in made.write()] == ["results.md", Path(picture).name]
+    assert publish.held_pictures(pages) == {picture}
+    assert list(results(pages)[0].write()) == []  # nothing has changed
+    assert "old words" not in (pages / "docs/results.md").read_text()
+
+
+def test_methods_are_shown_with_the_seeds_that_all_of_them_have(recipe, pages):
+    run(recipe, pages, 1)
+    run(recipe, pages, 2, ["fedavg"])
+    made, text = results(pages)
+    assert "FedAvg 0" in text
+    assert "FedRep 0" in text
+    assert "FedAvg 1" not in text
+    assert "shown are runs of seed 0; 3 runs are still missing" in text
+    (unused,) = made.unused
+    assert "fedavg" in unused
+    before = set(made.pictures)
+    run(recipe, pages, 2)
+    made, text = results(pages)
+    assert "FedRep 1" in text
+    assert "shown are runs of seeds 0 to 1; 2 runs are still missing" in text
+    assert not before & set(made.pictures)  # other runs, other pictures
+
+
+def test_older_pictures_go(recipe, pages):
+    (pages / publish.IMAGES).mkdir(parents=True)
+    (pages / publish.IMAGES / "old.png").write_bytes(b"")
+    list(results(pages)[0].write())
+    assert publish.held_pictures(pages) == set()
+
+
+def test_a_campaign_goes_on_and_runs_nothing_twice(recipe, pages, monkeypatch):
+    run(recipe, pages, 1)
+    first = {file: file.stat().st_mtime_ns for file in (pages / "evidence").rglob("*.json")}
+    run(recipe, pages, 2)
+    assert len(Evidence(pages / "evidence").entries) == 4
+    assert all(file.stat().st_mtime_ns == time for file, time in first.items())
+    monkeypatch.setattr("calibre.engines.run", lambda *a: pytest.fail("the ledger has it"))
+    run(recipe, pages, 2)
+
+
+def test_nothing_is_built_from_an_edited_entry(recipe, pages):
+    run(recipe, pages, 1)
+    file = next((pages / "evidence").glob("*/metrics.json"))
+    file.write_text(file.read_text().replace("0.", "0.9", 1))
+    with pytest.raises(UserError, match=f"{file.parent.name} was changed by hand"):
+        results(pages)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("<!-- evidence: tow -->\n<!-- end -->\n", "no evidence 'tow': did you mean 'two'"),
+        ("<!-- evidence: two -->\nand no end\n", "has no  <!-- end -->"),
+    ],
+)
+def test_markers_that_make_no_sense(recipe, pages, block, said):
+    (pages / "README.md").write_text(block)
+    with pytest.raises(UserError, match=said):
+        results(pages)
+
+
+def test_the_pages_of_this_repository_are_what_its_ledger_says():
+    """Where it fails:  calibre-fl evidence build  in the repository, and commit what it wrote."""
+    made = publish.build(ROOT, Evidence(ROOT / "evidence"))
+    for page, text in made.pages.items():
+        assert (ROOT / page).read_text(encoding="utf-8") == text
+    assert publish.held_pictures(ROOT) == set(made.pictures)
+    assert made.unused == ()
