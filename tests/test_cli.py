@@ -62,6 +62,7 @@ def test_json_is_all_that_programs_read(tmp_path):
         (["run", "--set", "data.source=[/x]"], "data.source"),
         (["run", "--set", "engine=3"], "engine = 3"),
         (["resume", "nowhere"], "not a run folder"),
+        (["watch", "nowhere"], "not a run folder"),
         (["data", "download", "cifar11"], "did you mean 'cifar1"),
         (["run", "--set", "engine.device=cuda"], "no GPU"),
         (["run", "--set", "network.encoder=vgg"], "no network.encoder called 'vgg'"),

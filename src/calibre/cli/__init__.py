@@ -18,6 +18,7 @@ from calibre.cli import (
     reporting,
     reproduction,
     running,
+    watching,
 )
 from calibre.cli.common import USER_MISTAKE, errors
 from calibre.errors import UserError, printable
@@ -31,7 +32,7 @@ app = typer.Typer(
 )
 for command in (
     running.run, running.resume, repair.rewind, running.suite, comparing.compare, comparing.figure,
-    reproduction.reproduce, reporting.report,
+    reproduction.reproduce, reporting.report, watching.watch,
     bundles.bundle, bundles.personalize, bundles.predict, bundles.export, bundles.serve,
     labels.suggest, labels.label,
     about.methods, about.doctor,

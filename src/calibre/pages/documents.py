@@ -1,4 +1,7 @@
-"""Pages made of the files in ``assets``: whole in one answer, with nothing from elsewhere."""
+"""Pages made of the files in ``assets``: whole in one answer, with nothing from elsewhere.
+
+Charts are those of the report: ``{{report/plots.js}}`` is a file of its page.
+"""
 
 import base64
 import hashlib
@@ -10,12 +13,14 @@ from calibre.pages.http import HTML, Answer
 
 def assemble(name: str) -> str:
     """An HTML file, with the styles and scripts that it names as ``{{file}}`` in their places."""
-    assets = files("calibre.pages").joinpath("assets")
+    assets, report = files("calibre.pages").joinpath("assets"), files("calibre.report.page")
 
     def content(file: str) -> str:
-        return assets.joinpath(file).read_text(encoding="utf-8")
+        own = file.removeprefix("report/")
+        place = assets if own == file else report
+        return place.joinpath(own).read_text(encoding="utf-8")
 
-    return re.sub(r"\{\{([a-z.]+)\}\}", lambda found: content(found[1]), content(name))
+    return re.sub(r"\{\{([a-z./]+)\}\}", lambda found: content(found[1]), content(name))
 
 
 def policy(page: str) -> str:

@@ -20,16 +20,6 @@ function legend(host, series, redraw) {
   }
 }
 
-/* A figure with a caption and an empty stage, which is returned. */
-function figureIn(host, caption, { meaning = "", size = "" } = {}) {
-  const [figure, heading] = [element("figure"), element("figcaption", caption)];
-  const empty = element("div", "", `plot ${size}`);
-  if (meaning) heading.append(element("span", meaning));
-  figure.append(heading, empty);
-  host.append(figure);
-  return empty;
-}
-
 function clientsOf(host, c, models) {
   const points = (value) => (100 * value).toFixed(2);
   const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(100 * value).toFixed(1)}`;

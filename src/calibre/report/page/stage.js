@@ -60,6 +60,10 @@ function stage(host, view, group = []) {
       view.draw(...pen(base));
       ring(item === null ? null : view.at(item));
     },
+    renew(next) {
+      view = next; // of the same kind, with more to show
+      self.draw();
+    },
     mark(client) {
       if (host.clientWidth) ring(client === null ? null : view.spot(client));
     },
@@ -103,6 +107,16 @@ function stage(host, view, group = []) {
   if (view.client) group.push(self);
   stages.push(self);
   return self;
+}
+
+/* A figure with a caption and an empty stage, which is returned. */
+function figureIn(host, caption, { meaning = "", size = "" } = {}) {
+  const [figure, heading] = [element("figure"), element("figcaption", caption)];
+  const empty = element("div", "", `plot ${size}`);
+  if (meaning) heading.append(element("span", meaning));
+  figure.append(heading, empty);
+  host.append(figure);
+  return empty;
 }
 
 const drawAll = () => stages.forEach((each) => each.draw());
