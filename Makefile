@@ -4,13 +4,17 @@ BIN := .venv/bin
 # one thread per process unless a command says otherwise; idle threads sleep instead of spinning
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint bench attack clean
+.PHONY: demo test test-all lint bench attack clean
 
 demo: .venv/core
 	$(BIN)/calibre-fl run
 
 test: .venv/ready lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --durations=15
+
+# the tests that take minutes too: more faults, as real processes
+test-all: .venv/ready lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --durations=15 -m ''
 
 lint: .venv/ready
 	$(BIN)/ruff check .

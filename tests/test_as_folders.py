@@ -18,7 +18,6 @@ def export(*arguments):
     )
 
 
-@pytest.mark.slow
 def test_eight_sites_hold_five_classes_each_and_every_image_once(tmp_path):
     if find("fashion-mnist") is None:
         pytest.skip("no Fashion-MNIST: install Debian's dataset-fashion-mnist, as .ci/run does")

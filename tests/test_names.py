@@ -39,3 +39,72 @@ def test_no_two_modules_or_packages_share_a_name():
     packages = ((file.parent.name, file) for file in FILES if file.stem == "__init__")
     both = [*modules, *((name, file) for name, file in packages if name != ROOT.name)]
     assert not places(iter(both))
+
+
+TESTS = Path(__file__).parent
+BEYOND_MODULES = {  # what these test is no single module's doing
+    "attack": "seeded cases against the whole",
+    "golden": "the bits of whole runs",
+    "deploy/test_bits.py": "the same bits on a grid",
+    "deploy/test_deployment.py": "the walk-through, with real processes",
+    "deploy/test_faults.py": "what fails between real processes",
+    "engine/test_bits.py": "the same bits after any kill",
+    "engine/test_full_disk.py": "what a machine may lack",
+    "engine/test_stl10.py": "every objective on large images",
+    "pages/test_page_in_browser.py": "the page of predictions, in a browser",
+    "pages/test_label_in_browser.py": "the page to label on, in a browser",
+    "report/test_page_in_browser.py": "the report, in a browser",
+    "test_as_folders.py": "an example",
+    "test_documents.py": "documents",
+    "test_extending.py": "documents",
+    "test_names.py": "this",
+    "test_practitioner.py": "a person's whole way",
+}
+
+
+def test_tests_lie_where_their_module_does():
+    """``tests/data/test_cache.py`` tests ``calibre/data/cache.py``, or a package of that name."""
+    astray = []
+    for file in sorted(TESTS.rglob("test_*.py")):
+        place = file.relative_to(TESTS)
+        if {str(place), place.parts[0]} & BEYOND_MODULES.keys():
+            continue
+        name = place.stem.removeprefix("test_")
+        package = ROOT / place.parent
+        known = (package / f"{name}.py", package / name / "__init__.py")
+        if not any(path.exists() for path in known) and name != package.name:
+            astray.append(str(place))
+    assert astray == []
+
+
+def test_what_is_beyond_modules_is_there():
+    assert [name for name in BEYOND_MODULES if not (TESTS / name).exists()] == []
+
+
+def test_every_test_asserts_something():
+    """Itself, or by a function of its own file that it calls."""
+    silent = []
+    for file in sorted(TESTS.rglob("test_*.py")):
+        written = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        functions = [node for node in written if isinstance(node, ast.FunctionDef)]
+        telling = {"raises", "fail", *(f.name for f in functions if _asserts(f, {"raises"}))}
+        silent += [
+            f"{file.relative_to(TESTS)}: {function.name}"
+            for function in functions
+            if function.name.startswith("test_") and not _asserts(function, telling)
+        ]
+    assert silent == []
+
+
+def _asserts(function: ast.FunctionDef, telling: set[str]) -> bool:
+    """Whether it has an assertion, calls what is ``telling``, or a program that must succeed."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in telling or name.startswith(("assert_", "check")):
+                return True
+            if any(keyword.arg == "check" for keyword in node.keywords):
+                return True
+    return False

@@ -88,7 +88,6 @@ def run(out: str, *changes: str) -> str:
     return calibre_fl(f"run --data sites --out {out}", *settings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "classes"),
     [

@@ -214,7 +214,6 @@ def test_serve_asks_for_its_token_and_logs(bundle, tmp_path):
     assert [(line["path"], line["status"]) for line in found] == [("/card", 401), ("/card", 200)]
 
 
-@pytest.mark.slow
 def test_export(bundle, pictures, tmp_path):
     done = invoke("export", bundle, "--onnx", "--out", tmp_path / "m.onnx", "--check", pictures)
     assert done.exit_code == 0, done.output

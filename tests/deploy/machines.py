@@ -17,7 +17,6 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 HOST = "127.0.0.2"  # an address of this machine, but not the one where it looks for itself
 START = f"calibre-fl deploy start keys --bind {HOST}"
 LASTING = ("calibre-fl deploy start", "calibre-fl site start")
-ALL_TESTS = "minutes: CALIBRE_ALL_TESTS=1"
 PATIENCE = 600  # seconds; on a quiet machine a tenth of it is enough
 
 

@@ -1,7 +1,6 @@
 """The walk-through of docs/deployment.md, command by command, with TLS and authenticated sites."""
 
 import contextlib
-import os
 import re
 import ssl
 
@@ -15,7 +14,7 @@ from calibre.engine import rounds
 from calibre.experiment import read
 from tests.deploy.folders import write_folders
 from tests.deploy.foreign import write_foreign_app, write_home
-from tests.deploy.machines import ALL_TESTS, DOCUMENT, HOST, LASTING, OWNERS, Machines, documented
+from tests.deploy.machines import DOCUMENT, HOST, LASTING, OWNERS, Machines, documented
 
 SETTINGS = (
     "federation.scheme=natural", "federation.novel=0", "network.width=2",
@@ -82,7 +81,6 @@ def private(folder):
     return folder.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.slow
 def test_every_command_of_the_walk_through_works_and_attackers_get_nowhere(tmp_path):
     port = launch.free_port()
     write_folders(tmp_path, OWNERS)
@@ -113,8 +111,7 @@ def test_every_command_of_the_walk_through_works_and_attackers_get_nowhere(tmp_p
     assert all(private(tmp_path / name) for name in ("keys", "run", "anna/state"))
 
 
-@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason=ALL_TESTS)
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_nodes_that_share_an_experiment_give_its_bits(tmp_path):
     port = launch.free_port()
     write_folders(tmp_path, OWNERS)

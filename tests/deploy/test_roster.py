@@ -14,7 +14,7 @@ from calibre.deploy.records import SiteReport, text_of
 from calibre.errors import UserError
 from tests.deploy.folders import write_folders
 from tests.deploy.local_grid import LocalGrid
-from tests.deploy.test_sites import OWNERS, experiment, nodes
+from tests.deploy.test_coordinator import OWNERS, experiment, nodes
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 1), dtype=np.uint8)
 

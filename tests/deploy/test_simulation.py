@@ -1,6 +1,5 @@
 """Flower's simulation runtime, in real processes: the bits of the embedded engine."""
 
-import os
 import subprocess
 import sys
 from functools import partial
@@ -13,7 +12,6 @@ from calibre.deploy import launch
 from calibre.deploy.simulation import simulate
 from calibre.engine import rounds
 from calibre.errors import UserError
-from tests.deploy.machines import ALL_TESTS
 from tests.methods.helpers import results
 
 
@@ -21,8 +19,7 @@ def command(*arguments):
     return [sys.executable, "-m", "calibre", *map(str, arguments)]
 
 
-@pytest.mark.skipif("CALIBRE_ALL_TESTS" not in os.environ, reason=ALL_TESTS)
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_simulation_gives_the_same_bits(tiny, tmp_path, monkeypatch):
     """Of Calibre, of a method whose clients keep state, and of one whose clients keep a head."""
     runs = tmp_path / "runs"

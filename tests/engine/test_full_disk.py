@@ -36,8 +36,9 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tiny, tmp_pa
     )  # fmt: skip
     rounds.run(experiment, tmp_path / "calm")
     kilobytes, stops, metrics = 60, 0, None
+    more = 160 if workers else 40  # to start a worker takes seconds
     while metrics is None:  # ever more room: it is missing at another place each time
-        kilobytes += 40
+        kilobytes += more
         leave(disk, kilobytes)
         try:
             metrics = rounds.run(experiment, disk / "run")

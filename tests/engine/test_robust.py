@@ -15,6 +15,7 @@ from calibre.methods.calibre import Calibre
 from calibre.methods.method import ServerState, Update
 from calibre.methods.pfl_ssl import PflSsl
 from calibre.report import events
+from calibre.report.events import Bounded
 from calibre.sections import RobustSettings
 from calibre.tensors import EmptyMeanError, read_file
 from tests.deploy.local_grid import LocalGrid
@@ -58,7 +59,7 @@ def test_a_change_is_cut_to_a_multiple_of_the_rounds_median():
         assert told["encoder.weight"].tolist() == pytest.approx([1 + expected[0], 2 + expected[1]])
         assert told["head.bias"].tolist() == pytest.approx([3 + expected[2]])
         assert told["encoder.norm.num_batches_tracked"] == 20  # the median of all
-    assert robust.report() == {"median_norm": 2.0, "bounded": {"0": 5.0, "4": 100.0}}
+    assert robust.report() == Bounded(median_norm=2.0, bounded={0: 5.0, 4: 100.0})
     assert [update.samples for update in found] == [10, 11, 12, 13, 14]
 
 

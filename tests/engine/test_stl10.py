@@ -48,7 +48,8 @@ def test_every_objective_runs_resumes_and_gives_the_same_bits(stl10, tmp_path, m
                 f"method.objective={objective}", "method.objective.hidden=8",
                 "method.objective.projection=4", "method.sgd.batch=12", "network.width=2",
                 "training.rounds=2", "training.clients_per_round=2", "training.epochs=1",
-                "personal.epochs=1", "personal.floors=[]", f"engine.workers={workers}",
+                "personal.head=paper", "personal.epochs=1", "personal.floors=[]",
+                f"engine.workers={workers}",
             ],
         )  # fmt: skip
 

@@ -12,7 +12,6 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'calibre-fl
 pytest.importorskip("onnxscript", reason="pip install 'calibre-fl[export]'")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("encoders", [1, 2])
 def test_the_file_answers_as_the_bundle_does(tmp_path, encoders):
     """Any batch size, from raw uint8 images: preprocessing and temperature are in the graph."""

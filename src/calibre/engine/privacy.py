@@ -20,6 +20,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -154,6 +155,7 @@ def spent(
     return Promise(epsilon=known, delta=settings.delta, rounds=rounds)
 
 
+@cache
 def epsilon(noise: float, rounds: int, delta: float) -> float:
     """Of so many rounds, by Google's accountant; infinite without noise."""
     if noise == 0 and rounds:

@@ -16,7 +16,7 @@ from calibre.personal.bundle import load
 from tests.deploy.folders import write_folders
 from tests.deploy.local_grid import LocalGrid
 from tests.deploy.test_bits import shares
-from tests.deploy.test_sites import OWNERS, experiment, nodes
+from tests.deploy.test_coordinator import OWNERS, experiment, nodes
 
 
 @pytest.fixture
