@@ -21,6 +21,16 @@ def test_what_others_say_never_rules_a_terminal():
         assert character not in told
 
 
+def test_a_client_that_fails_is_called_by_its_name():
+    file = io.StringIO()
+    with LiveView(Console(file=file, width=200)) as view:
+        view(ClientFailed(round=1, client=3, name="hospital-2", cause="no disk"))
+        view(ClientFailed(round=1, client=3, cause="no disk"))  # of an older log
+    assert file.getvalue().splitlines() == [
+        "round 1: hospital-2 failed: no disk", "round 1: client 3 failed: no disk",
+    ]  # fmt: skip
+
+
 def test_a_method_of_any_name_is_shown_in_words():
     figures = {"clients": 1, "mean": 0.5, "variance": 0, "std": 0, "worst_tenth": 0}
     file = io.StringIO()

@@ -88,7 +88,7 @@ class LiveView:
         self._say(event.text + (": finished before" if event.done else ""), "bold")
 
     def on_failure(self, event: ClientFailed) -> None:
-        self._say(f"round {event.round}: client {event.client} failed: {event.cause}", "yellow")
+        self._say(f"round {event.round}: {event.called} failed: {event.cause}", "yellow")
 
     def on_warning(self, event: Warned) -> None:
         self._say(event.text, "yellow")

@@ -32,6 +32,11 @@ class DataSettings(Settings):
     label_column: str | None = None
     client_column: str | None = None  # who an image belongs to, for federation.scheme = "natural"
 
+    @property
+    def title(self) -> str:
+        """What figures call it: where it lies on this machine is nobody's business elsewhere."""
+        return Path(self.source).name or self.source
+
 
 class FederationSettings(Settings):
     """Who holds which images."""

@@ -39,12 +39,16 @@ class Settings(BaseModel):
         return {**self.model_dump(), **changes}
 
 
+LISTED = 60  # names that a message has room for
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` and the list of what is known."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     hint = f"did you mean '{close[0]}'? " if close else ""
-    return f"{hint}known: {', '.join(names)}"
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return f"{hint}known: {', '.join(names[:LISTED])}{more}"
 
 
 def look_up(what: str, name: str, table: Mapping[str, str]) -> Any:

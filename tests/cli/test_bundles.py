@@ -63,9 +63,9 @@ def test_bundle_then_predict(finished, tmp_path):
     done = invoke("bundle", finished, "0", "novel-6", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "client-0" in done.output
-    assert "000006" in done.output
-    assert sorted(place.name for place in (tmp_path / "out").iterdir()) == ["000000", "000006"]
-    found = invoke("predict", tmp_path / "out" / "000006", draw(tmp_path / "n", 2), "--json")
+    assert "novel-6" in done.output
+    assert sorted(place.name for place in (tmp_path / "out").iterdir()) == ["client-0", "novel-6"]
+    found = invoke("predict", tmp_path / "out" / "novel-6", draw(tmp_path / "n", 2), "--json")
     assert found.exit_code == 0
     assert len(json.loads(found.stdout)) == 6
 
@@ -74,7 +74,7 @@ def test_all_clients_and_json(finished, tmp_path):
     done = invoke("bundle", finished, "--out", tmp_path / "out", "--json", "--refuse", "0.1")
     listed = json.loads(done.stdout)
     assert [row["bundle"] for row in listed] == [
-        str(tmp_path / "out" / f"{i:06d}") for i in range(7)
+        str(tmp_path / "out" / f"{'client' if i < 5 else 'novel'}-{i}") for i in range(7)
     ]
     assert {row["outside"]["rate"] for row in listed} == {0.1}
 

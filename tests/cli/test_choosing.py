@@ -118,6 +118,18 @@ def test_data_show_says_what_was_found(federation, tmp_path):
     assert (tmp_path / "who.png").exists()
 
 
+def test_data_show_says_who_holds_what(federation, tmp_path):
+    asked = ("data", "show", "--data", federation, "--out", tmp_path / "who")
+    (row,) = [line for line in invoke(*asked).stdout.splitlines() if "site-2" in line]
+    number, client, kind, labelled, unlabelled, test, classes = row.strip("│ ").split("│")
+    held = json.loads(invoke(*asked, "--json").stdout)["held"][int(number)]
+    assert (client.strip(), kind.strip()) == (held["client"], held["kind"]) == ("site-2", "trains")
+    assert [*map(int, (labelled, unlabelled, test, classes))] == [
+        held[key] for key in ("labelled", "unlabelled", "test", "classes")
+    ]
+    assert held["labelled"] + held["test"] == 60
+
+
 def test_data_show_lists_all_that_was_left_out(federation, tmp_path):
     asked = ("data", "show", "--data", federation, "--left-out", "--out", tmp_path / "who")
     header, file, client = csv.reader(io.StringIO(invoke(*asked).stdout))

@@ -89,6 +89,7 @@ def test_a_failing_client_is_named_and_left_out(tiny, tmp_path, fault, cause):
     metrics, failures = run_faulty(tiny, tmp_path, fault)
     assert [(f.client, f.round) for f in failures] == [(1, 1), (1, 2)]
     assert all(cause in f.cause for f in failures)
+    assert {f.name for f in failures} == {"client-1"}
     assert metrics.failures == 2
     assert json.loads((tmp_path / "metrics.json").read_text())["failures"] == 2
 
@@ -102,7 +103,7 @@ def test_the_survivors_give_the_result(tiny, tmp_path):
 
 
 def test_below_the_quorum_the_run_stops_and_can_go_on(tiny, tmp_path):
-    with pytest.raises(UserError, match=r"round 1 stopped: 4 clients succeeded.*5.*resume"):
+    with pytest.raises(UserError, match=r"round 1 stopped: 4 clients .*5.*client-1: .*resume"):
         run_faulty(tiny, tmp_path, "raise", "engine.quorum=1.0")
     metrics, _ = run_faulty(tiny, tmp_path, "raise", "engine.quorum=0.5")
     assert metrics.rounds == 2
@@ -240,9 +241,9 @@ def test_an_undamaged_run_goes_on_without_a_warning(resumed):
     [
         ("checkpoints/round-0002.safetensors", flipped, r"checkpoint round-0002.json is damaged"),
         ("checkpoints/round-0002.json", emptied, r"checkpoint round-0002.json is damaged"),
-        ("clients/000003/0002.safetensors", lost, "what client 3 kept after round 2 is missing"),
-        ("clients/000003/0002.safetensors", flipped, "what client 3 kept after round 2 is damaged"),
-        ("clients/000000/0002.safetensors", emptied, "what client 0 kept after round 2 is damaged"),
+        ("clients/000003/0002.safetensors", lost, "what client-3 kept after round 2 is missing"),
+        ("clients/000003/0002.safetensors", flipped, "what client-3 kept after round 2 is damaged"),
+        ("clients/000000/0002.safetensors", emptied, "what client-0 kept after round 2 is damaged"),
     ],
     ids=["checkpoint", "record", "client lost", "client flipped", "client emptied"],
 )
@@ -278,7 +279,7 @@ def test_where_nothing_is_whole_the_run_says_what_is_wrong_and_does_not_begin_an
         number = int(re.sub(r"\D", "", place[-1]))
         told = {
             "checkpoints": f"checkpoint round-{number:04d}.json is damaged",
-            "clients": f"what client 3 kept after round {number} is",
+            "clients": f"what client-3 kept after round {number} is",
         }[place[0]]
         assert told in str(stopped.value)
 

@@ -82,9 +82,9 @@ def test_single_clients_are_named_when_the_others_are_well():
     recorded = run_of({}, {}, {})
     recorded[-1].clients[10] = {**HEALTHY, "spread": 0.002}
     recorded[-1].clients[2] = {**HEALTHY, "similarity": 0.999}
-    (text,) = warnings(recorded)
+    (text,) = warnings(recorded, lambda client: {2: "north"}.get(client, f"site-{client}"))
     assert "2 of the last 5 clients" in text
-    assert "2 (similarity 0.999), 10 (spread 0.002)" in text
+    assert "north (similarity 0.999), site-10 (spread 0.002)" in text
     recorded.append(RoundDone(round=4, clients={2: HEALTHY, 10: HEALTHY}, seconds=1.0))
     assert warnings(recorded) == []  # their newest report is well
 

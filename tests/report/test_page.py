@@ -95,7 +95,7 @@ def test_warnings_tell_failures_collapse_and_clients_that_never_trained(tmp_path
     collapse, failures, *rest = story.warnings(run)
     assert collapse == "collapsed!"
     assert failures.startswith("3 times a client failed")
-    assert "client 7 (2), 9 (1)" in failures
+    assert "Most often client-7 (2), client-9 (1);" in failures
     assert "<b>ran out" in failures
     trained = set(run.rounds[0].clients)
     (missed,) = [text for text in rest if "never trained" in text]
@@ -136,6 +136,20 @@ def test_a_small_federation_is_mapped_client_by_client(tmp_path: Path) -> None:
     np.testing.assert_array_equal(drawn["values"], federation.counts())
     assert [head["novel"] for head in drawn["columns"]] == [0] * 9 + [1] * 3
     assert drawn["columns"][9]["name"] == "novel-9"
+    assert drawn["columns"][9]["short"] == "9"
+    held = federation.client(4)
+    images = [len(held.labelled), len(held.unlabelled), len(held.test)]
+    assert drawn["columns"][4]["totals"] == images
+    assert min(images[0], images[2]) > 0
+
+
+def test_charts_have_names_and_the_title_no_place_on_this_machine(tmp_path: Path) -> None:
+    names = ("hospital-2", "hospital-10", "praxis")
+    place = make_run(tmp_path, 3, 0, names=names, changes=["data.source=/home/me/scans"])
+    run = read(place)
+    assert plotted.client_columns(run)["short"] == [*names]
+    assert [head["short"] for head in plotted.class_map(load(place))["columns"]] == [*names]
+    assert "<title>Calibre (SimCLR) with labels on scans</title>" in render([run])
 
 
 def test_a_middling_federation_names_the_client_of_each_sorted_column(tmp_path: Path) -> None:

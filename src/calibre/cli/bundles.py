@@ -73,7 +73,7 @@ def bundle(
     made = []
     with LiveView(errors) as view:
         for done, client in enumerate(chosen, start=1):
-            folder = place / f"{client:06d}"
+            folder = place / delivery.folders[client]
             made.append((folder, delivery.bundle(client, refuse).save(folder).card))
             view(Progressed(stage="bundles", done=done, of=len(chosen)))
     if as_json:

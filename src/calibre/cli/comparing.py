@@ -21,7 +21,6 @@ NAMES = (
     "mean-variance", "distributions", "sorted", "by-classes", "by-size", "curves", "federation",
     TSNE,
 )  # fmt: skip
-MOST_CLIENTS = 10_000  # that a range may name
 
 RunFolders = Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN")]
 
@@ -106,7 +105,7 @@ def figure(
         bool, typer.Option(help="Draw what clients reach without a federation too.")
     ] = True,
     clients: Annotated[
-        str | None, typer.Option(help="Of tsne: which, e.g. 0,3,5-8; default the first six.")
+        str | None, typer.Option(help="Of tsne: which, e.g. north,3,5-8; default the first six.")
     ] = None,
     by: Annotated[By | None, typer.Option(help="Of tsne: what colours mean; default both.")] = None,
     as_json: AsJson = False,
@@ -145,8 +144,9 @@ def _tsne(
 
     from calibre.finished.encodings import views_of
     from calibre.report.figures.tsne import in_words, tsne
+    from calibre.report.naming import find_listed
 
-    chosen = _numbers(clients) if clients else None
+    chosen = find_listed(runs[0].clients, clients) if clients else None
     kinds: list[Literal["class", "client"]] = [by.value] if by else ["class", "client"]
     with errors.status("encoding and drawing"):
         drawn = views_of(runs, chosen, kinds)
@@ -161,14 +161,3 @@ def _tsne(
         }
         for view in drawn
     ]
-
-
-def _numbers(text: str) -> list[int]:
-    """``0,3,5-8`` as numbers."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(part) > 20:
-            raise UserError(f"--clients {text}: write numbers like 0,3,5-8")
-        numbers += range(int(first), min(int(last or first), int(first) + MOST_CLIENTS) + 1)
-    return numbers

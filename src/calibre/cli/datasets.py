@@ -5,14 +5,21 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from calibre.cli.choosing import OwnData, for_data
 from calibre.cli.common import AsJson, Changes, ExperimentFile, errors
+from calibre.errors import printable
+
+if TYPE_CHECKING:
+    from calibre.data.federation import Federation
+
+SHOWN = 60  # clients that a screen has room for
 
 app = typer.Typer(help="Data sets and how they are spread over clients.", no_args_is_help=True)
 
@@ -88,7 +95,7 @@ def data_show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw who holds which classes, and save it as PNG and SVG."""
+    """Say who holds how many images, and draw it by class, as PNG and SVG."""
     from calibre import experiment as experiments
     from calibre.data import sources
     from calibre.data.federation import build
@@ -107,19 +114,49 @@ def data_show(
         draw(federation, out)
         sheet = {**federation.datasheet, "hash": federation.hash}
         listed = {"files_left_out": [{"file": name, "why": why} for name, why in files]}
-        print(json.dumps(sheet | (listed if left_out else {}), indent=2))
+        held = {"held": _held(federation)}
+        print(json.dumps(sheet | held | (listed if left_out else {}), indent=2))
         return
     if left_out:
         _list_left_out(files, federation.datasheet["left_out"])
         return
     pictures = draw(federation, out)
     print(federation.datasheet["description"])
+    _show_held(_held(federation))
     for note in federation.datasheet["notes"]:
         print("-", note)
     if files:
         print(f"- files left out: {len(files):,}; --left-out lists all of them, and why")
     print("hash", federation.hash)
     print("drawn as", " and ".join(str(picture) for picture in pictures))
+
+
+def _held(federation: "Federation") -> list[dict[str, Any]]:
+    """Who holds what, in numbers of images."""
+    classes = (federation.counts() > 0).sum(axis=1).tolist()
+    return [
+        {
+            "number": held.id,
+            "client": held.name,
+            "kind": "novel" if held.novel else "trains",
+            "labelled": len(held.labelled),
+            "unlabelled": len(held.unlabelled),
+            "test": len(held.test),
+            "classes": classes[held.id],
+        }
+        for held in map(federation.client, range(len(federation)))
+    ]
+
+
+def _show_held(rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(title="who holds what", title_justify="left")
+    for column in rows[0]:
+        table.add_column(column, justify="left" if column in ("client", "kind") else "right")
+    for row in rows[:SHOWN]:
+        table.add_row(*(escape(printable(str(value))) for value in row.values()))
+    Console().print(table)
+    if len(rows) > SHOWN:
+        print(f"and {len(rows) - SHOWN:,} more clients; --json lists all of them")
 
 
 def _list_left_out(files: Sequence[tuple[str, str]], clients: Mapping[str, str]) -> None:

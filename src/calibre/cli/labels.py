@@ -26,7 +26,7 @@ from calibre.cli.listening import (
 from calibre.errors import UserError
 
 if TYPE_CHECKING:
-    from calibre.finished.run import FinishedRun
+    from calibre.finished.collection import Collection
     from calibre.finished.suggesting import Suggestions
 
 Client = Annotated[
@@ -94,12 +94,18 @@ def label(
     from calibre.finished.run import FinishedRun
     from calibre.pages.label import Labels
     from calibre.pages.server import Server
+    from calibre.report.naming import folder_names
 
     _check_one(client, data)
     known = access(name, token, certificate, key, unprotected)
     finished = FinishedRun(run)
     check_encoder(finished)
-    held = of_folder(data) if data else of_client(finished, _number(finished, client))
+    if data:
+        held: Collection | None = of_folder(data)
+        called = folder_names([data.resolve().name])[0]
+    else:
+        (number,) = finished.find([client or ""])
+        held, called = of_client(finished, number), finished.folders[number]
     if held is None:
         raise UserError(
             f"the images of '{finished.experiment.data.source}' do not lie in a folder for each "
@@ -111,7 +117,7 @@ def label(
         labelling = Labelling(held.client, found.images, learner, held.classes)
     for note in found.unread:
         errors.print(f"left out: {note}", markup=False, highlight=False, soft_wrap=True)
-    place = out or run / "bundles" / held.client
+    place = out or run / "bundles" / called
     routes = Labels(labelling, partial(make_model, run, held, place)).routes
     server = Server(routes, host, port, known)
     answer_until_stopped(server, f"label the images of {held.client}", token)
@@ -132,7 +138,7 @@ def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -
         found = suggest_in(of_folder(data), FinishedRun(run), count)
     else:
         finished = FinishedRun(run)
-        number = _number(finished, client)
+        (number,) = finished.find([client or ""])
         held = of_client(finished, number)
         found = (
             suggest_of_run(finished, number, count)
@@ -146,7 +152,3 @@ def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -
 def _check_one(client: str | None, data: Path | None) -> None:
     if (client is None) == (data is None):
         raise UserError("say whose images: --client NAME of the run, or --data FOLDER")
-
-
-def _number(finished: "FinishedRun", client: str | None) -> int:
-    return finished.find([client or ""])[0]

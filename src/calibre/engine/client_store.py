@@ -1,6 +1,6 @@
 """What each client keeps between rounds, and its personal model at the end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from calibre.files import lacking, write_atomic
@@ -28,13 +28,15 @@ class ClientStore:
 
     def load(self, client: int, server_round: int) -> Tensors | None:
         versions = self._versions(client, up_to=server_round)
-        return self._read(client, versions[0]) if versions else None
+        return self._read(client, versions[0], f"client {client}") if versions else None
 
-    def problem(self, kept: Mapping[int, int]) -> str | None:
+    def problem(
+        self, kept: Mapping[int, int], name_of: Callable[[int], str] = "client {}".format
+    ) -> str | None:
         """What is wrong with what clients kept, where ``kept`` says after which round; or None."""
         for client, round_ in sorted(kept.items()):
             try:
-                self._read(client, round_)
+                self._read(client, round_, name_of(client))
             except ValueError as problem:
                 return str(problem)
         return None
@@ -69,7 +71,7 @@ class ClientStore:
     def personal_file(self, client: int) -> Path:
         return self._folder(client) / "personal.safetensors"
 
-    def _read(self, client: int, version: int) -> Tensors:
+    def _read(self, client: int, version: int, name: str) -> Tensors:
         try:
             return read_file(self._file(client, version))
         except FileNotFoundError:
@@ -78,7 +80,7 @@ class ClientStore:
             if lacking(error):
                 raise
             cause = f"is damaged ({error})"
-        raise ValueError(f"what client {client} kept after round {version} {cause}")
+        raise ValueError(f"what {name} kept after round {version} {cause}")
 
     def _folder(self, client: int) -> Path:
         return self.path / f"{client:06d}"

@@ -18,6 +18,8 @@ from calibre.report.events import Emit, Progressed
 from calibre.report.metrics import ClientResult
 from calibre.run_folder import RunFolder
 
+NAMED = 5  # clients that a message names
+
 
 @dataclass(frozen=True)
 class PersonalStage:
@@ -82,8 +84,7 @@ class PersonalStage:
             if not isinstance(reply, Personalised):
                 cause = reply.error if isinstance(reply, Failed) else "another question's answer"
                 raise UserError(
-                    f"making personal models ({label}) failed for clients {asked[0]} to "
-                    f"{asked[-1]}: {cause}\n"
+                    f"making personal models ({label}) failed for {self._names(asked)}: {cause}\n"
                     f"training is kept: continue with  calibre-fl resume {self.store.path}"
                 )
             for client, cause in reply.missing.items():
@@ -103,6 +104,11 @@ class PersonalStage:
                 f"kept: continue with  calibre-fl resume {self.store.path}"
             )
         return scores
+
+    def _names(self, clients: Sequence[int]) -> str:
+        shown = [self.federation.client(client).name for client in clients[:NAMED]]
+        more = f" and {len(clients) - NAMED:,} more" if len(clients) > NAMED else ""
+        return ", ".join(shown) + more
 
     def _result(
         self, client: int, classes: int, scores: dict[str, dict[int, float]]

@@ -136,7 +136,7 @@ class OngoingRun:
         problems: list[str] = []
         for held in self.checkpoints.whole(problems.append):
             at_sites = self.experiment.engine.runtime == "flower"  # each looks after its own
-            if not at_sites and (problem := self.clients.problem(held.kept)):
+            if not at_sites and (problem := self.clients.problem(held.kept, self._name)):
                 problems.append(problem)
                 continue
             self.state, self.failures, self.kept = held.state, held.failures, dict(held.kept)
@@ -196,7 +196,7 @@ class OngoingRun:
             self.federation.hash,
             rows,
             self.failures,
-            collapse.warnings(past),
+            collapse.warnings(past, self._name),
             # of all attempts, after resumes too
             seconds=sum(done.seconds for done in rounds_done) + time.monotonic() - began,
             images=sum(done.images for done in rounds_done),
@@ -296,11 +296,15 @@ class OngoingRun:
 
     def _failed(self, client: int, cause: str, detail: str) -> None:
         self.failures += 1
-        self.last_failure = f"client {client}: {cause}"
+        name = self._name(client)
+        self.last_failure = f"{name}: {cause}"
         self.clients.discard(client, self.state.round + 1)
         round_ = self.state.round + 1
-        self.emit(ClientFailed(round=round_, client=client, cause=cause, detail=detail))
+        self.emit(ClientFailed(round=round_, client=client, name=name, cause=cause, detail=detail))
         self.emit(Progressed(stage="train"))
+
+    def _name(self, client: int) -> str:
+        return self.federation.client(client).name
 
     def _below_quorum(self, survivors: int, needed: int) -> UserError:
         return UserError(
@@ -313,7 +317,7 @@ class OngoingRun:
     def _implausible(self, problem: ValueError, clients: list[int]) -> UserError:
         return UserError(
             f"round {self.state.round + 1} was not kept: in the server's new state {problem}. "
-            f"Clients {', '.join(map(str, clients))} took part. Where earlier rounds are already "
+            f"{', '.join(map(self._name, clients))} took part. Where earlier rounds are already "
             "hurt, take the run back with  "
             f"calibre-fl rewind {self.store.path} --round N; if training itself does this, "
             "lower its learning rate; [robust] bounds what one client can do"

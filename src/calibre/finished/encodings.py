@@ -73,6 +73,7 @@ def encode_clients(run: Run, clients: Sequence[int] | None = None) -> Representa
         np.concatenate(classes),
         np.concatenate(owners),
         federation.classes,
+        {client: federation.client(client).name for client in chosen},
     )
 
 

@@ -106,7 +106,7 @@ def _check(scored: Scored, method: Method, head: Head, test: Samples) -> None:
     counted = round(scored.accuracy * len(test.labels))
     if abs(right - counted) > max(1, len(test.labels) // 100):
         raise UserError(
-            f"client {scored.client}: the run counted {counted} of {len(test.labels)} test images "
+            f"{scored.name}: the run counted {counted} of {len(test.labels)} test images "
             f"as right, the model to be bundled gets {right}. {method.label} may not predict by "
             "an encoder and a linear head, or the run was made by another version of Calibre"
         )

@@ -29,8 +29,9 @@ from calibre.personal.model import Prepared
 from calibre.personal.pooling import HeadChoice
 from calibre.report import runs
 from calibre.report.metrics import GROUPS, Summary
+from calibre.report.naming import find_clients, folder_names
 from calibre.run_folder import RunFolder
-from calibre.settings import nearest, validate
+from calibre.settings import validate
 from calibre.tensors import Tensors, check_like, read_file
 
 
@@ -149,12 +150,14 @@ class FinishedRun:
         """Clients by number or name; all of them when none is named."""
         if not wanted:
             return list(self.results)
-        known = {row.name: row.id for row in self.run.clients}
-        known |= {str(row.id): row.id for row in self.run.clients}
-        for name in wanted:
-            if name not in known:
-                raise UserError(f"the run has no client '{name}': {nearest(name, known)}")
-        return list(dict.fromkeys(known[name] for name in wanted))
+        return find_clients(self.run.clients, wanted)
+
+    @cached_property
+    def folders(self) -> dict[int, str]:
+        """What the folder of each client's bundle is called."""
+        rows = self.run.clients
+        names = folder_names([row.name for row in rows])
+        return {row.id: name for row, name in zip(rows, names, strict=True)}
 
     def bundle(self, client: int, rate: float = RATE) -> Bundle:
         """One client's personal model, as the run made and scored it."""

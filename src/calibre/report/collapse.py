@@ -7,7 +7,7 @@ training (``methods.self_supervised.collapse_monitors``, Calibre's terms) tells 
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from calibre.report.events import Event, RoundDone
@@ -55,17 +55,22 @@ MONITORS = (SPREAD, SIMILARITY)
 Report = dict[str, float]  # of one client in one round
 
 
-def warnings(log: Sequence[Event]) -> list[str]:
+def warnings(log: Sequence[Event], name_of: Callable[[int], str] = "client-{}".format) -> list[str]:
     """What to worry about after these rounds, with figures and what to try.
 
-    Events of other kinds, and methods without the monitors, give nothing to worry about.
+    ``name_of`` says what a client is called. Events of other kinds, and methods without the
+    monitors, give nothing to worry about.
     """
     rounds = [event for event in log if isinstance(event, RoundDone) and event.clients]
     if not rounds:
         return []
     first, last = _reports(rounds[:1]), _reports(rounds[-RECENT:])
     whole = _of_the_run(first, last)
-    return [*whole, *([] if whole else _of_clients(rounds[-RECENT:])), *_of_prototypes(last)]
+    return [
+        *whole,
+        *([] if whole else _of_clients(rounds[-RECENT:], name_of)),
+        *_of_prototypes(last),
+    ]
 
 
 def _of_the_run(first: list[Report], last: list[Report]) -> list[str]:
@@ -87,7 +92,7 @@ def _of_the_run(first: list[Report], last: list[Report]) -> list[str]:
     return []
 
 
-def _of_clients(recent: list[RoundDone]) -> list[str]:
+def _of_clients(recent: list[RoundDone], name_of: Callable[[int], str]) -> list[str]:
     """Single clients whose last report shows a collapse."""
     latest: dict[int, Report] = {}
     for event in recent:
@@ -101,7 +106,7 @@ def _of_clients(recent: list[RoundDone]) -> list[str]:
             and monitor.beyond(latest[client][monitor.name], monitor.collapsed)
         ]
         if signs:
-            collapsed.append(f"{client} ({', '.join(signs)})")
+            collapsed.append(f"{name_of(client)} ({', '.join(signs)})")
     if not collapsed:
         return []
     more = f" and {len(collapsed) - NAMED} more" if len(collapsed) > NAMED else ""

@@ -68,8 +68,13 @@ class ClientFailed(Record):
     event: Literal["failure"] = "failure"
     round: Count
     client: Count
+    name: str = ""  # of the client; older logs do not say it
     cause: str
     detail: str = ""
+
+    @property
+    def called(self) -> str:
+        return self.name or f"client {self.client}"
 
 
 class Warned(Record):

@@ -5,7 +5,8 @@ Representations are scaled to unit length first, so that encoders of unlike scal
 """
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Representations:
     classes: Labels  # [n]
     clients: Labels  # [n]: whose encoder it was, and whose image
     class_names: tuple[str, ...]
+    client_names: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def write_results(
         novel=reached.novel,
         floors=floors,
     )
-    accuracy_figure(rows, folder.figures, title=f"{method.label} on {experiment.data.source}")
+    accuracy_figure(rows, folder.figures, title=f"{method.label} on {experiment.data.title}")
     write_atomic(folder.metrics, metrics.model_dump_json(indent=2) + "\n")
     return metrics
 

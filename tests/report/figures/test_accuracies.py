@@ -1,6 +1,7 @@
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,7 +24,7 @@ def clients(
     return [
         ClientResult(
             id=i,
-            name="",
+            name=f"{'novel' if i >= training else 'client'}-{i}",
             novel=i >= training,
             samples=20,
             unlabelled=0,
@@ -56,6 +57,15 @@ def test_every_client_is_drawn_once_above_its_own_floors() -> None:
         for label, name in {"untrained encoder": "untrained", "local only": "local"}.items():
             np.testing.assert_array_equal(drawn[label], [r.floors[name] for r in group])
         assert [text.get_text() for text in panel.get_xticklabels()] == [str(r.id) for r in group]
+
+
+def test_the_axis_calls_clients_by_their_names() -> None:
+    names = ("hospital-2", "hospital-10", "$5 or $6")
+    rows = [replace(row, name=name) for row, name in zip(clients(3, 0), names, strict=True)]
+    (panel,) = compose(rows, "").axes
+    by_accuracy = [row.name for row in sorted(rows, key=lambda row: row.accuracy)]
+    assert [text.get_text() for text in panel.get_xticklabels()] == by_accuracy
+    assert not any(text.get_parse_math() for text in panel.get_xticklabels())
 
 
 def test_mean_and_worst_tenth_stand_where_they_are_said_to_be() -> None:

@@ -6,7 +6,15 @@ from PIL import Image
 
 from calibre.data.federation import Federation
 from calibre.data.parts import Parts
-from calibre.report.figures.holdings import columns, draw
+from calibre.report.figures.holdings import (
+    TOTALS,
+    by_main_class,
+    columns,
+    compose,
+    draw,
+    means_in_order,
+    totals,
+)
 
 
 def make(counts: np.ndarray, training: int, classes: tuple[str, ...]) -> Federation:
@@ -65,3 +73,29 @@ def test_the_picture_shows_the_counts(tmp_path):
     assert pixels[0] < pixels[1] - 50
     again = draw(light, tmp_path / "again")[1]
     assert again.read_bytes() == (tmp_path / "light.svg").read_bytes()
+
+
+def test_names_stand_below_and_what_clients_hold_in_all():
+    counts = np.array([[3, 1], [0, 4], [2, 2]])
+    parts = [Parts.of(np.repeat(range(3), sizes), range(sum(sizes)), 3)
+             for sizes in ([4, 3, 4], [0, 7, 1], [2, 2, 5])]  # fmt: skip
+    names = ("hospital-2", "praxis", "$5 or $6")
+    federation = Federation("f00d", ("a", "b"), 2, names, *parts, counts, counts, {})
+    assert totals(federation).tolist() == [[4, 0, 2], [3, 7, 2], [4, 1, 5]]
+    figure = compose(federation)
+    trained, novel, below, below_novel, _ = figure.axes
+    shown = [[text.get_text() for text in panel.get_xticklabels()] for panel in figure.axes]
+    assert (shown[2], shown[3]) == (["hospital-2", "praxis"], ["$5 or $6"])
+    assert not below_novel.get_xticklabels()[0].get_parse_math()
+    assert [text.get_text() for text in below.get_yticklabels()] == [*TOTALS]
+    assert [text.get_text() for text in below.texts] == ["4", "2", "3", "7", "2"]  # no empty cell
+    assert trained.get_title() == "2 training clients"
+    assert novel.get_title() == "1 novel client"
+
+
+def test_of_many_clients_totals_stand_in_the_columns_of_their_classes():
+    counts = np.array([[0, 4], [5, 1], [1, 3], [9, 0]])
+    order = by_main_class(counts)
+    sizes = counts.sum(1, keepdims=True)
+    by_class = columns(counts, False, 2).sum(1)
+    assert means_in_order(sizes, order, 2)[:, 0].tolist() == by_class.tolist()

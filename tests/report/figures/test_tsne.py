@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,14 @@ def test_one_method_is_shown_by_class_and_by_client_with_its_measures(tmp_path):
         assert sum(len(dots.get_offsets()) for dots in panel.collections) == 60
     one, other = (save(tsne(views([representations()])), tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
+
+
+def test_clients_are_called_by_their_names():
+    named = replace(representations(), client_names={0: "north", 1: "client-1", 2: "south"})
+    (panel,) = tsne(views([named], by=("client",))).axes
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == [
+        "north", "client 1", "south",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("methods", "by", "shape"), [

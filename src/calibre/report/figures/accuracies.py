@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from calibre.report.figures.style import in_percent, save
+from calibre.report.figures.style import WIDTH, in_percent, legend, save, tilt
 from calibre.report.floors import FLOORS, title_of
 from calibre.report.metrics import ClientResult, summary
+from calibre.report.naming import short_name
 from calibre.wording import percent
 
 PERSONAL = "#00508f"
@@ -28,7 +29,7 @@ def compose(rows: Sequence[ClientResult], title: str) -> Any:
 
     groups = [[row for row in rows if row.novel == novel] for novel in (False, True)]
     groups = [sorted(group, key=lambda row: row.accuracy) for group in groups if group]
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     panels = figure.subplots(
         1,
         len(groups),
@@ -88,17 +89,17 @@ def _describe(panel: Any, group: list[ClientResult], named: bool) -> None:
     panel.spines[["top", "right"]].set_visible(False)
     panel.spines[["left", "bottom"]].set_color("0.6")
     if named:
-        panel.set_xticks(range(1, clients + 1), [str(row.id) for row in group], fontsize=7)
+        names = [short_name(row.id, row.name) for row in group]
+        panel.set_xticks(range(1, clients + 1), names, fontsize=7)
+        if max(map(len, names)) > 3:
+            tilt(panel)
     else:
         panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _explain(figure: Any, panel: Any) -> None:
     """One legend for all panels; its markers are large however many clients there are."""
-    handles, labels = panel.get_legend_handles_labels()
-    legend = figure.legend(
-        handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False
-    )
-    for handle in legend.legend_handles:
+    shown = legend(figure, *panel.get_legend_handles_labels())
+    for handle in shown.legend_handles:
         if hasattr(handle, "set_sizes"):
             handle.set_sizes([24])

@@ -1,5 +1,6 @@
-"""A picture of a federation: how many images of each class every client holds."""
+"""A picture of a federation: who holds how many images of each class, and to what end."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 from calibre.data.federation import Federation, load
 from calibre.data.parts import Floats, Ints
 from calibre.errors import UserError
-from calibre.report.figures.style import WIDTH, save
+from calibre.report.figures.style import WIDTH, save, tilt
+from calibre.report.naming import short_name
 from calibre.report.runs import Run
 
 COLUMNS = 400  # more clients than that share columns
@@ -17,6 +19,7 @@ IN_ORDER = 60  # up to so many clients are shown by id, more of them by their ma
 NUMBERED = 30  # clients that an axis names
 DIGITS = 90  # that fit side by side: up to there the cells show their number
 LABELS = 50  # class names that fit one below the other
+TOTALS = ("labelled", "unlabelled", "test")
 
 
 def draw(federation: Federation, path_without_suffix: Path) -> list[Path]:
@@ -34,7 +37,7 @@ def of_runs(runs: Sequence[Run], floors: bool = True) -> Any:
 
 
 def compose(federation: Federation) -> Any:
-    """The matplotlib ``Figure`` itself."""
+    """The matplotlib ``Figure`` itself: classes by clients, and below how many images in all."""
     from matplotlib.figure import Figure
 
     clients, classes = len(federation), len(federation.classes)
@@ -42,44 +45,72 @@ def compose(federation: Federation) -> Any:
     per_column = -(-clients // COLUMNS)
     groups = [(federation.train_ids, "training"), (federation.novel_ids, "novel")]
     groups = [(ids, kind) for ids, kind in groups if ids]
-    tables = [
-        columns(federation.counts()[ids.start : ids.stop], in_order, per_column)
-        for ids, _ in groups
-    ]
-    narrowest = 0.14 * sum(map(len, tables))  # a panel's title needs its room
+    held = totals(federation)
+    tables = []  # of each group: images by class, and in all
+    for ids, _ in groups:
+        own = federation.counts()[ids.start : ids.stop]
+        order = np.arange(len(ids)) if in_order else by_main_class(own)
+        sums = means_in_order(held[ids.start : ids.stop], order, per_column)
+        tables.append((columns(own, in_order, per_column), sums))
+    narrowest = 0.14 * sum(len(table) for table, _ in tables)  # a panel's title needs its room
+    names = _names(federation) if in_order else []
+    tilted = max(map(len, names), default=0) > 3
+    room = 0.06 * max(map(len, names)) if tilted else 0.0
 
-    figure = Figure(
-        figsize=(WIDTH, float(np.clip(0.3 * classes, 2, 9)) + 1.2), layout="constrained"
-    )
+    high = float(np.clip(0.3 * classes, 2, 9))
+    figure = Figure(figsize=(WIDTH, high + 0.9 + 1.2 + room), layout="constrained")
     panels = figure.subplots(
-        1,
+        2,
         len(tables),
-        sharey=True,
+        sharex="col",
+        sharey="row",
         squeeze=False,
-        width_ratios=[max(len(table), narrowest) for table in tables],
-    )[0]
-    most = max(float(table.max()) for table in tables)
-    for panel, table, (ids, kind) in zip(panels, tables, groups, strict=True):
+        width_ratios=[max(len(table), narrowest) for table, _ in tables],
+        height_ratios=[high, 0.9],
+    )
+    most = max(float(table.max()) for table, _ in tables)
+    digits = clients * len(f"{max(most, held.max()):.0f}") <= DIGITS and classes <= LABELS
+    for (panel, below), (table, sums), (ids, kind) in zip(panels.T, tables, groups, strict=True):
         # one hue from white to dark reads the same with every kind of colour vision, and in print
         image = panel.imshow(
             table.T, aspect="auto", interpolation="none", cmap="Blues", vmin=0, vmax=most
         )
-        panel.set_title(f"{len(ids)} {kind} clients", fontsize=9)
-        panel.tick_params(length=0, labelsize=8)
-        panel.spines[:].set_color("0.7")
+        below.imshow(
+            sums.T, aspect="auto", interpolation="none", cmap="Greys", vmin=0, vmax=3 * held.max()
+        )
+        panel.set_title(f"{len(ids)} {kind} client{'s' * (len(ids) > 1)}", fontsize=9)
+        for each in (panel, below):
+            each.tick_params(length=0, labelsize=8)
+            each.spines[:].set_color("0.7")
         step = -(-len(ids) // NUMBERED)
-        panel.set_xticks(*((range(0, len(ids), step), ids[::step]) if in_order else ([],)))
-        if clients * len(f"{most:.0f}") <= DIGITS and classes <= LABELS:
-            _write_numbers(panel, table, most)
-    _name_classes(panels[0], federation.classes)
-    order = "client" if in_order else "clients, in order of their main class"
+        shown = range(0, len(ids), step) if in_order else range(0)
+        below.set_xticks(shown, [names[ids.start + i] for i in shown])
+        if tilted:
+            tilt(below)
+        if digits:
+            _write_numbers(panel, table, most / 2)
+            _write_numbers(below, sums, math.inf)
+    _name_classes(panels[0][0], federation.classes)
+    panels[1][0].set_yticks(range(len(TOTALS)), TOTALS)
+    order_said = "client" if in_order else "clients, in order of their main class"
     shared = f" ({per_column} to a column: their mean)" if per_column > 1 else ""
-    figure.supxlabel(order + shared, fontsize=9)
-    bar = figure.colorbar(image, ax=list(panels), pad=0.01, fraction=0.03)
+    figure.supxlabel(order_said + shared, fontsize=9)
+    bar = figure.colorbar(image, ax=list(panels[0]), pad=0.01, fraction=0.03)
     bar.set_label("training images", fontsize=9)
     bar.ax.tick_params(length=2, labelsize=8)
     bar.outline.set_edgecolor("0.7")
     return figure
+
+
+def totals(federation: Federation) -> Ints:
+    """Every client's images in all, by what they are for: [C, 3], as TOTALS names them."""
+    parts = (federation.labelled, federation.unlabelled, federation.test)
+    return np.stack([part.sizes for part in parts], axis=1)
+
+
+def _names(federation: Federation) -> list[str]:
+    every = map(federation.client, range(len(federation)))
+    return [short_name(client.id, client.name) for client in every]
 
 
 def columns(counts: Ints, in_order: bool, per_column: int) -> Floats:
@@ -88,11 +119,15 @@ def columns(counts: Ints, in_order: bool, per_column: int) -> Floats:
     Unless they stay in order, clients are sorted by their main class; so many neighbours share a
     column, which shows their mean.
     """
-    if not in_order:
-        counts = counts[by_main_class(counts)]
-    starts = np.arange(0, len(counts), per_column)
-    sizes = np.diff(np.append(starts, len(counts)))
-    mean: Floats = np.add.reduceat(counts, starts, axis=0) / sizes[:, None]
+    order = np.arange(len(counts)) if in_order else by_main_class(counts)
+    return means_in_order(counts, order, per_column)
+
+
+def means_in_order(values: Ints, order: Ints, per_column: int) -> Floats:
+    """The means of so many clients each, taken in an order."""
+    starts = np.arange(0, len(values), per_column)
+    sizes = np.diff(np.append(starts, len(values)))
+    mean: Floats = np.add.reduceat(values[order], starts, axis=0) / sizes[:, None]
     return mean
 
 
@@ -103,10 +138,11 @@ def by_main_class(counts: Ints) -> Ints:
     return np.lexsort((second, -share.max(1), first))
 
 
-def _write_numbers(panel: Any, table: Floats, most: float) -> None:
+def _write_numbers(panel: Any, table: Floats, dark: float) -> None:
+    """In cells that are not empty; white where they are beyond ``dark``."""
     for column, label in np.argwhere(table):
         number = table[column, label]
-        colour = "white" if number > most / 2 else "0.25"
+        colour = "white" if number > dark else "0.25"
         panel.text(column, label, f"{number:g}", ha="center", va="center", size=7, color=colour)
 
 

@@ -58,11 +58,17 @@ def tidy(panel: Any) -> None:
     panel.spines[["left", "bottom"]].set_color("0.6")
 
 
+def tilt(panel: Any) -> None:
+    """Words below a panel that have no room side by side; a client may be called "$5"."""
+    for label in panel.get_xticklabels():
+        label.set(rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+
+
 def in_percent(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: percent(value, 0))
 
 
-def legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
+def legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> Any:
     """One legend below all panels, in as few lines as its words allow."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
@@ -81,3 +87,4 @@ def legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
     )
     for text in shown.get_texts():
         text.set_parse_math(False)
+    return shown

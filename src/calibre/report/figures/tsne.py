@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibre.report.figures.style import CROWD, SMALL, TEXT, WIDTH, mark
+from calibre.report.naming import short_name
 from calibre.report.representations import (
     NEIGHBOURS,
     Labels,
@@ -97,7 +98,7 @@ def _draw(panel: Any, view: View, picture: Any) -> None:
     for group in names:
         # by the number itself, so that a class looks the same for whoever holds it
         colour, marker = mark(int(group))
-        label = method.class_names[group] if by == "class" else f"client {group}"
+        label = method.class_names[group] if by == "class" else _called(method, int(group))
         panel.scatter(
             *picture[groups == group].T, s=7, color=colour, marker=marker, lw=0, alpha=0.8,
             label=label, rasterized=len(picture) > CROWD,
@@ -111,6 +112,11 @@ def _draw(panel: Any, view: View, picture: Any) -> None:
     if len(names) > NAMED:
         below.append(f"{len(names)} {by if by == 'client' else 'classe'}s")
     panel.set_xlabel("\n".join(below), fontsize=SMALL)
+
+
+def _called(method: Representations, client: int) -> str:
+    name = short_name(client, method.client_names.get(client, f"client-{client}"))
+    return f"client {name}" if name.isdecimal() else name
 
 
 def _name(panel: Any) -> None:

@@ -72,7 +72,7 @@ def _section(run: Run, label: str) -> dict[str, Any]:
         warnings.append(f"who holds what is not shown: {error}")
     name = run.folder.resolve().name.encode(errors="replace").decode()
     return {
-        "title": f"{run.label} on {Path(run.experiment.data.source).name}",
+        "title": f"{run.label} on {run.experiment.data.title}",
         "name": name,
         "heading": f"{label}, seed {run.seed} · {name}",
         "verdict": story.verdict(run.clients),

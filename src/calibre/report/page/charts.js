@@ -70,7 +70,7 @@ function rankPlot(c, models, ofClient) {
     x: {
       min: -0.005,
       max: 1.005,
-      ticks: named ? order.map((i) => [x[i], String(c.id[i])]) : [],
+      ticks: named ? order.map((i) => [x[i], c.short[i]]) : [],
       title: `client${named ? "" : "s"}, worst to best`,
     },
     y: accuracyAxis(lowest(models.map(({ key }) => c[key]))),

@@ -89,7 +89,8 @@ function showRun(section, run) {
   }
   if (run.heat) {
     const host = part(".heat");
-    host.style.height = `${Math.max(120, Math.min(480, 18 * run.heat.classes.length + 24))}px`;
+    const rows = run.heat.classes.length + TOTALS.length;
+    host.style.height = `${Math.max(160, Math.min(520, 18 * rows + 110))}px`;
     stage(host, heat(run.heat));
   }
 }

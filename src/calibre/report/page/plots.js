@@ -33,7 +33,8 @@ function rangeOf(lists, pad = 0.05) {
 function frame(pen, { x, y, headroom = 8 }, width, height) {
   pen.clearRect(0, 0, width, height);
   pen.font = FONT;
-  const bottom = height - (x.title ? 34 : 20);
+  const drop = x.ticks ? tiltedBy(pen, x.ticks.map(([, text]) => text), width) : 0;
+  const bottom = height - (x.title ? 34 : 20) - drop;
   const yTicks = niceTicks(y.min, y.max, (bottom - headroom) / 34);
   const left = 10 + Math.max(...yTicks.map((tick) => pen.measureText(y.format(tick)).width));
   const box = { left, right: width - 18, top: headroom, bottom };
@@ -54,15 +55,39 @@ function frame(pen, { x, y, headroom = 8 }, width, height) {
   pen.textAlign = "center";
   pen.textBaseline = "top";
   const xTicks = x.ticks ?? niceTicks(x.min, x.max, width / 55).map((at) => [at, x.format(at)]);
-  let free = 0; // labels that would cover one another are left out
-  for (const [at, text] of xTicks) {
-    const half = pen.measureText(text).width / 2;
-    if (box.x(at) - half < free || box.x(at) + half > width) continue;
-    pen.fillText(text, box.x(at), bottom + 5);
-    free = box.x(at) + half + 4;
-  }
+  labelsBelow(pen, xTicks.map(([at, text]) => [box.x(at), text]), bottom + 5, width, drop);
   if (x.title) pen.fillText(x.title, (box.left + box.right) / 2, height - 13);
   return box;
+}
+
+/* How far labels reach down when they are tilted; 0 where they fit side by side. */
+function tiltedBy(pen, texts, width) {
+  const longest = Math.max(0, ...texts.map((text) => pen.measureText(text).width));
+  const fit = longest < (width - 60) / Math.max(1, texts.length) - 4 || longest < 22;
+  return fit ? 0 : Math.min(90, 0.71 * longest + 2);
+}
+
+/* Words below an axis; those that would cover one another are left out. */
+function labelsBelow(pen, labels, y, width, drop) {
+  pen.textBaseline = "top";
+  let free = -Infinity;
+  for (const [x, text] of labels) {
+    const half = drop ? 7 : pen.measureText(text).width / 2;
+    if (x - half < free || x + half > width) continue;
+    free = x + half + (drop ? 0 : 4);
+    if (!drop) {
+      pen.textAlign = "center";
+      pen.fillText(text, x, y);
+      continue;
+    }
+    pen.save();
+    pen.textAlign = "right";
+    pen.translate(x + 4, y);
+    pen.rotate(-Math.PI / 4);
+    pen.fillText(text, 0, 0);
+    pen.restore();
+  }
+  pen.textAlign = "center";
 }
 
 function line(pen, x1, y1, x2, y2) {
@@ -173,70 +198,99 @@ function plot(spec) {
   };
 }
 
-/* Classes by clients, or by groups of alike clients; the darker, the more images. */
+const TOTALS = ["labelled", "unlabelled", "test"]; // images of a client in all
+const APART = 8; // pixels between them and the classes
+
+/* Classes by clients, or by groups of alike clients; the darker, the more images. Below them, what
+   clients hold in all. */
 function heat({ classes, columns, values }) {
   const most = rangeOf(values, 0)[1];
+  const mostInAll = rangeOf(columns.map((column) => column.totals), 0)[1];
+  const rows = [...classes, ...TOTALS];
   const gap = columns.findIndex((column) => column.novel);
   let box = null;
   const cell = ([column, row]) => {
     const wide = (box.right - box.left) / columns.length;
-    const high = (box.bottom - box.top) / classes.length;
-    return [box.left + column * wide, box.top + row * high, wide, high];
+    const high = (box.bottom - box.top - APART) / rows.length;
+    const down = row >= classes.length ? APART : 0;
+    return [box.left + column * wide, box.top + row * high + down, wide, high];
   };
+  const amount = (i, k) =>
+    k < classes.length ? values[i][k] : columns[i].totals[k - classes.length];
   return {
-    label: "images by class and client",
+    label: "images by class and client, and in all",
     draw(pen, width, height) {
       pen.clearRect(0, 0, width, height);
       pen.font = FONT;
-      const names = classes.map((name) => (name.length > 14 ? `${name.slice(0, 13)}…` : name));
+      const names = rows.map((name) => (name.length > 14 ? `${name.slice(0, 13)}…` : name));
       const left = 8 + Math.max(...names.map((name) => pen.measureText(name).width));
-      box = { left: Math.min(left, width / 3), right: width - 6, top: 4, bottom: height - 20 };
-      pen.fillStyle = colour("--personal");
+      const single = columns.every((column) => column.clients === 1);
+      const below = single ? columns.map((column) => column.short) : [];
+      const drop = tiltedBy(pen, below, width - left);
+      const bottom = height - 20 - (single ? 16 + drop : 0);
+      box = { left: Math.min(left, width / 3), right: width - 6, top: 4, bottom };
       for (let i = 0; i < columns.length; i++)
-        for (let k = 0; k < classes.length; k++) {
+        for (let k = 0; k < rows.length; k++) {
           const [x, y, wide, high] = cell([i, k]);
-          pen.globalAlpha = (values[i][k] / most) ** 0.7; // a few images should still be seen
+          const inAll = k >= classes.length;
+          const share = amount(i, k) / (inAll ? 3 * mostInAll : most);
+          pen.fillStyle = colour(inAll ? "--soft" : "--personal");
+          pen.globalAlpha = share ** 0.7; // a few images should still be seen
           pen.fillRect(x, y, wide + (wide < 4 ? 0.5 : -1), high - (high < 4 ? 0 : 1));
+          pen.globalAlpha = 1;
+          if (!inAll || !single) continue;
+          pen.fillStyle = colour("--ink");
+          pen.textAlign = "center";
+          pen.textBaseline = "middle";
+          const text = whole(amount(i, k));
+          if (pen.measureText(text).width < wide - 2) pen.fillText(text, x + wide / 2, y + high / 2);
         }
-      pen.globalAlpha = 1;
       pen.fillStyle = colour("--soft");
       pen.textAlign = "right";
       pen.textBaseline = "middle";
-      const each = Math.ceil((13 * classes.length) / (box.bottom - box.top));
-      for (let k = 0; k < classes.length; k += each) {
+      const each = Math.ceil((13 * rows.length) / (box.bottom - box.top));
+      for (let k = 0; k < rows.length; k += k < classes.length ? each : 1) {
         const [, y, , high] = cell([0, k]);
         pen.fillText(names[k], box.left - 5, y + high / 2, box.left - 6);
       }
-      pen.textBaseline = "top";
+      const middle = (column) => cell([column, 0])[0] + cell([0, 0])[2] / 2;
+      labelsBelow(pen, below.map((text, i) => [middle(i), text]), box.bottom + 4, width, drop);
+      pen.textBaseline = "bottom";
       pen.textAlign = "left";
       const sides = [["trained", gap === 0 ? -1 : 0], ["novel", gap]];
       for (const [text, from] of sides) {
         if (from < 0) continue;
         const [x] = cell([from, 0]);
-        pen.fillText(text, x, box.bottom + 5);
+        pen.fillText(text, x, height - 2);
         pen.strokeStyle = colour("--ink");
         if (from > 0) line(pen, x - 0.5, box.top, x - 0.5, height);
       }
     },
     find(x, y) {
       if (!box || x < box.left || x >= box.right || y < box.top || y >= box.bottom) return null;
-      const across = (x - box.left) / (box.right - box.left);
-      const down = (y - box.top) / (box.bottom - box.top);
-      return [Math.floor(across * columns.length), Math.floor(down * classes.length)];
+      const across = Math.floor(((x - box.left) / (box.right - box.left)) * columns.length);
+      const down = rows.findIndex((_, k) => {
+        const [, top, , high] = cell([across, k]);
+        return y >= top && y < top + high;
+      });
+      return down < 0 ? null : [across, down];
     },
     next(item, step) {
       if (item === null) return [0, 0];
-      const last = columns.length * classes.length - 1;
-      const to = Math.max(0, Math.min(last, item[0] * classes.length + item[1] + step));
-      return [Math.floor(to / classes.length), to % classes.length];
+      const last = columns.length * rows.length - 1;
+      const to = Math.max(0, Math.min(last, item[0] * rows.length + item[1] + step));
+      return [Math.floor(to / rows.length), to % rows.length];
     },
     at(item) {
       const [x, y, wide, high] = cell(item);
       return [x + wide / 2, y + high / 2];
     },
     tip([i, k]) {
-      const images = `${short(values[i][k])} images${columns[i].clients > 1 ? " on average" : ""}`;
-      return { title: columns[i].name, rows: [[classes[k], images]] };
+      const mean = columns[i].clients > 1 ? " on average" : "";
+      const said = (value) => `${short(value)} images${mean}`;
+      const inAll = TOTALS.map((name, n) => [name, said(columns[i].totals[n])]);
+      const own = k < classes.length ? [[classes[k], said(values[i][k])]] : [];
+      return { title: columns[i].name, rows: [...own, ...inAll] };
     },
   };
 }

@@ -14,7 +14,15 @@ from calibre.data.federation import Federation
 from calibre.methods.method import IMAGES
 from calibre.report.collapse import MONITORS
 from calibre.report.events import ClientFailed, RoundDone
-from calibre.report.figures.holdings import COLUMNS, IN_ORDER, by_main_class, columns
+from calibre.report.figures.holdings import (
+    COLUMNS,
+    IN_ORDER,
+    by_main_class,
+    columns,
+    means_in_order,
+    totals,
+)
+from calibre.report.naming import short_name
 from calibre.report.runs import Run
 
 DIGITS = 6  # of a share: more than a million test images could tell
@@ -40,6 +48,7 @@ def client_columns(run: Run) -> dict[str, list[Any]]:
     return {
         "id": [client.id for client in clients],
         "name": [client.name for client in clients],
+        "short": [short_name(client.id, client.name) for client in clients],
         "novel": [int(client.novel) for client in clients],
         "samples": [client.samples for client in clients],
         "unlabelled": [client.unlabelled for client in clients],
@@ -93,7 +102,7 @@ def _spread(by_round: Sequence[list[float]]) -> dict[str, list[float | None]]:
 
 
 def class_map(federation: Federation) -> dict[str, Any]:
-    """Training images by class: of every client, or of groups of alike ones where they are many."""
+    """Images by class and in all, of every client or, of many, by groups of alike ones."""
     in_order = len(federation) <= IN_ORDER
     per_column = -(-len(federation) // COLUMNS)
     heads: list[dict[str, Any]] = []
@@ -104,11 +113,21 @@ def class_map(federation: Federation) -> dict[str, Any]:
         counts = federation.counts()[ids.start : ids.stop]
         order = np.arange(len(ids)) if in_order else by_main_class(counts)
         table = columns(counts, in_order, per_column)
-        for start, row in zip(range(0, len(ids), per_column), table, strict=True):
+        in_all = means_in_order(totals(federation)[ids.start : ids.stop], order, per_column)
+        starts = range(0, len(ids), per_column)
+        for start, row, sums in zip(starts, table, in_all, strict=True):
             members = order[start : start + per_column] + ids.start
-            one = federation.client(int(members[0])).name
+            one = federation.client(int(members[0]))
             main = federation.classes[int(row.argmax())]
-            name = one if len(members) == 1 else f"{len(members)} clients, mostly of {main}"
-            heads.append({"name": name, "novel": novel, "clients": len(members)})
+            name = one.name if len(members) == 1 else f"{len(members)} clients, mostly of {main}"
+            heads.append(
+                {
+                    "name": name,
+                    "short": short_name(one.id, one.name),
+                    "novel": novel,
+                    "clients": len(members),
+                    "totals": [round(float(value), 2) for value in sums],
+                }
+            )
             values.append([round(float(value), 2) for value in row])
     return {"classes": list(federation.classes), "columns": heads, "values": values}

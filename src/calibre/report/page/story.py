@@ -84,10 +84,11 @@ def _failures(run: Run) -> list[str]:
         return []
     said = f"{count:,} time{'' if count == 1 else 's'} a client failed, and its work was left out"
     if failed:
-        by_client = Counter(event.client for event in failed)
+        names = {client.id: client.name for client in run.clients}
+        by_client = Counter(names.get(event.client, event.called) for event in failed)
         causes = Counter(event.cause.partition("\n")[0][:200] for event in failed)
         who = ", ".join(f"{client} ({times:,})" for client, times in by_client.most_common(NAMED))
-        said += f". Most often client {who}; most often with: {causes.most_common(1)[0][0]}"
+        said += f". Most often {who}; most often with: {causes.most_common(1)[0][0]}"
     return [f"{said}. All of it is in events.jsonl."]
 
 
