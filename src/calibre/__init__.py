@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibre.api import (
+        choose,
         compare,
         draw,
         load,
@@ -35,6 +36,7 @@ __all__ = [
     "Objective",
     "Run",
     "UserError",
+    "choose",
     "compare",
     "draw",
     "load",

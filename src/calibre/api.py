@@ -3,9 +3,9 @@
 Every example is run by the tests, in a folder of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calibre.errors import UserError
 from calibre.experiment import Experiment
@@ -16,6 +16,7 @@ from calibre.report.runs import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from calibre.autopilot import Chosen
     from calibre.personal.bundle import Bundle
 
 RUNS = Path("runs")
@@ -48,6 +49,28 @@ def run(
     place = Path(folder) if folder else RUNS / chosen.folder_name
     engines.run(chosen, place, emit)
     return read_run(place)
+
+
+def choose(data: Path | str, changes: Iterable[str] = (), **sections: Any) -> "Chosen":
+    """The experiment that suits somebody's own images, and the reasons for its settings.
+
+    ``data`` is a folder, or a .csv, .parquet or .npz file. What you decide yourself goes before
+    what is chosen: ``changes`` and ``sections`` are those of :func:`read_experiment`.
+
+    >>> import numpy as np, calibre
+    >>> draw = np.random.default_rng(0)
+    >>> images, labels = draw.integers(0, 256, (240, 16, 16), np.uint8), ["cat", "dog"] * 120
+    >>> np.savez("pets.npz", images=images, labels=labels)
+    >>> experiment, reasons = calibre.choose("pets.npz", training={"rounds": 3})
+    >>> experiment.federation.clients, experiment.training.rounds
+    (4, 3)
+    >>> [reason.why for reason in reasons if reason.key == "network.encoder"]
+    ['small: trains without a GPU']
+    """
+    from calibre import autopilot
+    from calibre.tables import gather, overlay
+
+    return autopilot.for_data(overlay(gather(None, changes), sections), str(data))
 
 
 def run_suite(

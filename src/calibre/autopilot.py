@@ -7,12 +7,17 @@ the user sets goes before it.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibre.data import sources
 from calibre.data.facts import Facts
 from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.models.start import completed
+from calibre.settings import validate
 
 PASSES = 200_000  # of 32 x 32 images through the network, forth and back: minutes on two cores
 STEPS = 100  # that a client which trains alone should take
@@ -28,6 +33,27 @@ class Choice:
     key: str
     value: Any  # None: left open, because what the data says is good
     why: str
+
+
+class Chosen(NamedTuple):
+    """An experiment that was chosen for somebody's data, and why it is as it is."""
+
+    experiment: Experiment
+    reasons: list[Choice]  # for what was chosen; what the user decided needs none
+
+
+def for_data(values: Mapping[str, Any], place: str) -> Chosen:
+    """The experiment on the data at ``place``; ``values`` are what the user has decided."""
+    source = Path(place).expanduser()
+    section = values.get("data", {})
+    if isinstance(section, Mapping):  # nonsense is told by `validate`
+        section = {**section, "source": str(source.resolve()) if source.exists() else place}
+    # a network from elsewhere decides for itself how it is built
+    decided = completed({**values, "data": section})
+    own: Experiment = validate(Experiment, decided)
+    filled, reasons = fill(decided, choose(sources.facts(own.data)))
+    experiment: Experiment = validate(Experiment, filled)
+    return Chosen(experiment, reasons)
 
 
 def choose(facts: Facts) -> list[Choice]:

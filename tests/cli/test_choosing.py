@@ -110,6 +110,41 @@ def test_an_encoder_from_elsewhere_is_taken_as_it_is(federation, tmp_path, monke
         assert torch.equal(model[f"encoder.{name}"], tensor)
 
 
+@pytest.mark.parametrize("given", ["--data", "--set"])
+def test_a_suite_leaves_owners_what_is_theirs(federation, tmp_path, given):
+    """Its settings are chosen (--data) or the user's own (--set); its clients are the owners."""
+    place = [federation] if given == "--data" else [f"data.source={federation}", "--set",
+        "federation.novel=0", "--set", "data.size=8"]  # fmt: skip
+    small = [*QUICK, "--set", "training.rounds=1", "--set", "network.width=8"]
+    methods = ["--method", "fedavg-ft", "--method", "local"]
+    done = invoke("suite", given, *place, *methods, *small, "--out", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    assert "made up" not in done.output
+    rows = json.loads(done.stdout)
+    assert [row["method"] for row in rows] == ["FedAvg-FT", "local only"]
+    assert len({row["federation"] for row in rows}) == 1
+    for folder in tmp_path.iterdir():
+        with open(folder / "clients.csv") as table:
+            assert [row["name"] for row in csv.DictReader(table)] == [f"site-{i}" for i in range(4)]
+
+
+def test_owners_that_do_not_count_are_spoken_of(federation, tmp_path):
+    made_up = ("federation.scheme=iid", "federation.clients=2", "federation.novel=0", "data.size=8")
+    changes = [part for change in made_up for part in ("--set", change)]
+    small = [*QUICK, "--set", "training.rounds=1", "--set", f"data.source={federation}"]
+    done = invoke("suite", "--method", "local", *small, *changes, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert 'federation.scheme = "iid" deals them out to clients that are made up' in " ".join(
+        done.output.split()
+    )
+
+
+def test_doctor_examines_what_would_be_chosen(federation):
+    done = invoke("doctor", "--data", federation, "--json", "--set", "engine.workers=0")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["experiment"]["run folder"].startswith("runs/shapes-calibre")
+
+
 def test_data_show_says_what_was_found(federation, tmp_path):
     done = invoke("data", "show", "--data", federation, "--out", tmp_path / "who")
     assert done.exit_code == 0, done.output

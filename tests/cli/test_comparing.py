@@ -84,9 +84,9 @@ def test_tsne_prints_the_measures_it_draws(tiny, tmp_path):
         (["compare", "FIRST", "FIRST"], "hold the same experiment"),
         (["figure", "curve", "FIRST"], "did you mean 'curves'"),
         (["figure", "sorted", "FIRST", "--clients", "1"], "for the figure tsne, not for sorted"),
-        (["figure", "tsne", "FIRST", "--clients", "one"], "write numbers like 0,3,5-8"),
-        (["figure", "tsne", "FIRST", "--clients", "-1"], "write numbers like 0,3,5-8"),
-        (["figure", "tsne", "FIRST", "--clients", "99"], "no client 99"),
+        (["figure", "tsne", "FIRST", "--clients", "one"], "no client 'one': known: client-0, "),
+        (["figure", "tsne", "FIRST", "--clients", "-1"], "no client '-1'"),
+        (["figure", "tsne", "FIRST", "--clients", "99"], "no client '99'"),
         (["figure", "tsne", "FIRST"], "images of 'digits' have changed"),
     ],
 )

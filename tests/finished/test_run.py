@@ -168,7 +168,7 @@ def test_a_model_other_than_the_scored_one_is_refused(copy):
     tensors["head.weight"] = tensors["head.weight"].flip(0)
     tensors["head.bias"] = tensors["head.bias"].flip(0)
     file.write_bytes(to_file(tensors))
-    with pytest.raises(UserError, match=r"client 3: the run counted \d+ of 12 test images"):
+    with pytest.raises(UserError, match=r"client-3: the run counted \d+ of 12 test images"):
         FinishedRun(copy).bundle(3)
 
 

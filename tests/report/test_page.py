@@ -149,7 +149,14 @@ def test_charts_have_names_and_the_title_no_place_on_this_machine(tmp_path: Path
     run = read(place)
     assert plotted.client_columns(run)["short"] == [*names]
     assert [head["short"] for head in plotted.class_map(load(place))["columns"]] == [*names]
-    assert "<title>Calibre (SimCLR) with labels on scans</title>" in render([run])
+    page = render([run])
+    (title,), (heading,) = (
+        re.findall("<title>(.*)</title>", page),
+        re.findall("<h1>(.*)</h1>", page),
+    )
+    assert "on scans" in title
+    assert heading == f"{OURS} on scans"
+    assert "/" not in title
 
 
 def test_a_middling_federation_names_the_client_of_each_sorted_column(tmp_path: Path) -> None:

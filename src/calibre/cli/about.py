@@ -5,6 +5,7 @@ import json
 from rich.console import Console
 from rich.table import Table
 
+from calibre.cli.choosing import OwnData, read_or_choose
 from calibre.cli.common import AsJson, Changes, ExperimentFile
 
 
@@ -29,13 +30,13 @@ def methods(as_json: AsJson = False) -> None:
 def doctor(
     experiment: ExperimentFile = None,
     set_: Changes = None,
+    data: OwnData = None,
     as_json: AsJson = False,
 ) -> None:
     """What is installed, what this machine has, and what an experiment would cost."""
-    from calibre import experiment as experiments
     from calibre.estimate import examine
 
-    found = examine(experiments.read(experiment, set_ or ()))
+    found = examine(read_or_choose(experiment, set_ or (), data))
     if as_json:
         print(json.dumps(found, indent=2))
         return

@@ -1,6 +1,6 @@
 """Settings for a user's own data: chosen, shown with their reasons, and complete from then on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,29 +24,31 @@ OwnData = Annotated[
 ]
 
 
+def read_or_choose(
+    experiment: Path | None, changes: Sequence[str], data: str | None
+) -> "Experiment":
+    """An experiment as it is written, or the one that suits ``data``, without a forecast."""
+    from calibre import experiment as experiments
+    from calibre.tables import gather
+
+    if data is None:
+        return experiments.read(experiment, changes)
+    return for_data(gather(experiment, changes), data, tell=False)
+
+
 def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experiment":
     """The experiment on the data at ``place``; ``values`` are what the user has decided.
 
     The images are read here, with a progress bar; ``tell`` says what was found in them, and how
     long training should take.
     """
-    from calibre import autopilot as choose
+    from calibre import autopilot
     from calibre.data import federation, sources
-    from calibre.experiment import Experiment
-    from calibre.models.start import completed
     from calibre.report.events import Progressed
     from calibre.screen import LiveView
-    from calibre.settings import validate
 
-    source = Path(place).expanduser()
-    section = values.get("data", {})
-    if isinstance(section, Mapping):  # nonsense is told by `validate`
-        section = {**section, "source": str(source.resolve()) if source.exists() else place}
-    values = completed({**values, "data": section})  # a network from elsewhere decides for itself
-    own: Experiment = validate(Experiment, values)
-    filled, choices = choose.fill(values, choose.choose(sources.facts(own.data)))
-    experiment: Experiment = validate(Experiment, filled)
-    _show(choices, errors)
+    experiment, reasons = autopilot.for_data(values, place)
+    _show(reasons, errors)
     with LiveView(errors) as view:
         pool = sources.load(
             experiment.data,

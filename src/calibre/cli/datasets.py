@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibre.cli.choosing import OwnData, for_data
+from calibre.cli.choosing import OwnData, read_or_choose
 from calibre.cli.common import AsJson, Changes, ExperimentFile, errors
 from calibre.errors import printable
 
@@ -96,17 +96,11 @@ def data_show(
     as_json: AsJson = False,
 ) -> None:
     """Say who holds how many images, and draw it by class, as PNG and SVG."""
-    from calibre import experiment as experiments
     from calibre.data import sources
     from calibre.data.federation import build
     from calibre.report.figures.holdings import draw
-    from calibre.tables import gather
 
-    settings = (
-        for_data(gather(experiment, set_ or ()), data, tell=False)
-        if data
-        else experiments.read(experiment, set_ or ())
-    )
+    settings = read_or_choose(experiment, set_ or (), data)
     pool = sources.load(settings.data)
     federation = build(pool, settings.federation, settings.seed)
     files = sources.left_out(settings.data)

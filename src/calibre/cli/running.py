@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibre.cli.choosing import OwnData, for_data
+from calibre.cli.choosing import OwnData, for_data, read_or_choose
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.cli.comparing import show
 from calibre.cores import usable_cores
@@ -139,17 +139,17 @@ def suite(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many, from the experiment's on.")] = 1,
     set_: Changes = None,
+    data: OwnData = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Run several methods on the same federations; finished ones are not run again."""
-    from calibre import experiment as experiments
     from calibre import suite as suites
     from calibre.report.compare import compare
     from calibre.report.runs import read_all
     from calibre.screen import LiveView
 
-    base = experiments.read(experiment, set_ or ())
+    base = read_or_choose(experiment, set_ or (), data)
     chosen = method or ["calibre/simclr", "pfl-ssl/simclr", "fedavg-ft", "fedrep", "local"]
     runs = suites.variants(base, chosen, range(base.seed, base.seed + seeds))
     try:
@@ -159,7 +159,7 @@ def suite(
         errors.print("stopped; the same command goes on")
         sys.exit(INTERRUPTED)
     if as_json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps([each.model_dump(mode="json") for each in results], indent=2))
         return
     folders = dict.fromkeys(out / run.folder_name for run in runs)  # a method may be named twice
     show(compare(read_all(list(folders))))

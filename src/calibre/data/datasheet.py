@@ -67,14 +67,15 @@ def datasheet(
         "source": dict(pool.report),
         "notes": [
             *pool.report.get("notes", ()),
-            *_dealt_anew(pool, settings),
+            *dealt_anew(pool, settings),
             *_notes(federation, left_out),
         ],
     }
 
 
-def _dealt_anew(pool: Pool, settings: FederationSettings) -> Iterator[str]:
-    if pool.owners is not None and settings.scheme != "natural":
+def dealt_anew(pool: Pool, settings: FederationSettings) -> Iterator[str]:
+    """That the images' owners do not count, where they do not."""
+    if pool.owners is not None and settings.scheme not in ("natural", "auto"):
         yield (
             f"{pool.name} says whose the images are, but federation.scheme = "
             f'"{settings.scheme}" deals them out to clients that are made up'

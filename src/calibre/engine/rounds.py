@@ -12,6 +12,7 @@ import torch
 
 from calibre import __version__
 from calibre.data import federation as federations
+from calibre.data.datasheet import dealt_anew
 from calibre.data.federation import Federation
 from calibre.data.sources import load
 from calibre.engine import privacy, robust
@@ -64,6 +65,8 @@ def run(
     devices = plan(experiment.engine, machine := Machine.here(), experiment.training.amp)
     pool = load(experiment.data, progress=_loading(emit))
     federation = federations.build(pool, experiment.federation, experiment.seed)
+    for note in dealt_anew(pool, experiment.federation):
+        emit(Warned(text=note))
     device = torch.device(main_device(experiment.engine, machine))
     host = Host(experiment, pool, federation, folder, device)
     host.load(METHOD)
