@@ -61,7 +61,10 @@ FolderName = Annotated[str, AfterValidator(_one_name)]
 
 # Settings that came later. With these values a run is what it was before there were any, and its
 # folder keeps its name.
-LATER = {"method.sgd.kind": "sgd", "method.sgd.beta2": 0.999, "method.sgd.warmup": 0}
+LATER = {
+    "method.sgd.kind": "sgd", "method.sgd.beta2": 0.999, "method.sgd.warmup": 0,
+    "views.extra": 0, "views.extra_size": None, "views.extra_crop": None,
+}  # fmt: skip
 
 
 class Experiment(Settings):
@@ -97,6 +100,17 @@ class Experiment(Settings):
             )
         if self.network.frozen and self.personal.finetune_encoder:
             raise UserError("network.frozen and personal.finetune_encoder: leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _has_use_for_small_views(self) -> "Experiment":
+        objective = getattr(self.method, "objective", None)
+        if self.views.extra and not getattr(objective, "multi_crop", False):
+            trained_by = f"objective '{objective.name}'" if objective else f"'{self.method.name}'"
+            raise UserError(
+                f"views.extra = {self.views.extra}: {trained_by} has no use for small views; "
+                "set it to 0"
+            )
         return self
 
     @property

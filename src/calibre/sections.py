@@ -90,6 +90,9 @@ class ViewSettings(Settings):
     gray: Fraction | None = None  # probability of turning gray
     blur: Fraction | None = None  # probability of a Gaussian blur
     solarize: Fraction | None = None  # probability of solarizing
+    extra: Annotated[int, Field(ge=0, le=16)] = 0  # small views beside the two, of each image
+    extra_size: Positive | None = None  # pixels of their height; default: half the image's
+    extra_crop: tuple[Fraction, Fraction] | None = None  # default: as crop
 
 
 class WeightsSettings(Settings):

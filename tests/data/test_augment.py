@@ -161,6 +161,50 @@ def test_a_crop_is_resampled_as_pillow_does(height, width):
             np.testing.assert_allclose(views[v, c], np.asarray(resized) / 255, atol=2e-5)
 
 
+@pytest.mark.parametrize(("height", "width", "small"), [(32, 32, 16), (28, 28, 9), (12, 20, 5)])
+def test_a_small_view_is_resampled_as_pillow_does(height, width, small):
+    images = random_images(4, height, width, 3)
+    views = replace(NOTHING, extra=3, extra_size=small, extra_crop=(0.05, 1.0), flip=0.5)
+    made = augment.small_views(images, views, PLAIN, generator())
+    wide_out = round(width * small / height)
+    assert made.shape == (12, 3, small, wide_out)
+    left, top, wide, high = augment._boxes(draws(12).box, (0.05, 1.0))
+    flipped = draws(12).flip < 0.5
+    assert flipped.any()
+    assert not flipped.all()
+    for v in range(12):
+        box = (left[v] * width, top[v] * height)
+        box += ((left[v] + wide[v]) * width, (top[v] + high[v]) * height)
+        for c in range(3):
+            plane = Image.fromarray(images[v % 4, :, :, c].numpy().astype(np.float32))
+            resized = np.asarray(
+                plane.resize((wide_out, small), Image.Resampling.BILINEAR, box=box)
+            )
+            expected = resized[:, ::-1] if flipped[v] else resized
+            np.testing.assert_allclose(made[v, c], expected / 255, atol=2e-5)
+
+
+def test_small_views_crop_as_the_two_do_unless_they_have_a_crop_of_their_own():
+    images = random_images(3, 16, 16, 3)
+    one = replace(NOTHING, crop=(0.3, 0.6), extra=2, extra_size=8)
+    other = replace(NOTHING, extra=2, extra_size=8, extra_crop=(0.3, 0.6))
+    made = [augment.small_views(images, views, PLAIN, generator()) for views in (one, other)]
+    assert torch.equal(*made)
+
+
+def test_the_blur_of_a_small_view_is_as_wide_in_the_image():
+    views, drawn = replace(NOTHING, blur=1.0), draws(1, sigma=torch.tensor([0.9]))
+
+    def spread(out):
+        """Of what becomes of one row, in pixels of the image."""
+        rows = augment._resampling(drawn, views, (64, out), (64, out))[1][0, :, 32]
+        place = (torch.arange(out) + 0.5) * 64 / out - 32.5
+        return float((rows * place**2).sum() / rows.sum()) ** 0.5
+
+    assert spread(64) == pytest.approx(1.81, rel=0.02)  # 0.1 + 1.9 * 0.9 pixels
+    assert spread(32) == pytest.approx(spread(64), rel=0.2)
+
+
 def test_crop_and_flip_are_one_bilinear_sampling_grid():
     images = random_images(6, 16, 24, 3)
     views = both(images, replace(NOTHING, crop=(0.1, 0.9), flip=0.5))
@@ -459,3 +503,15 @@ def test_what_the_user_says_counts():
 def test_a_crop_the_wrong_way_round_is_explained():
     with pytest.raises(UserError, match=r"views\.crop = \[0\.9, 0\.2\].*\[0\.2, 0\.9\]"):
         augment.resolve(ViewSettings(crop=(0.9, 0.2)), "cifar10", channels=3, size=32)
+
+
+def test_extra_views_are_half_as_large_unless_said_and_never_larger():
+    def resolved(**settings):
+        return augment.resolve(ViewSettings(**settings), "cifar10", channels=3, size=32)
+
+    assert (resolved(extra=4).extra, resolved(extra=4).extra_size) == (4, 16)
+    assert resolved(extra=4, extra_size=24).extra_size == 24
+    with pytest.raises(UserError, match=r"views\.extra_size = 40: the images have 32 pixels"):
+        resolved(extra=4, extra_size=40)
+    with pytest.raises(UserError, match=r"views\.extra_crop = \[0\.9, 0\.2\]"):
+        resolved(extra=4, extra_crop=(0.9, 0.2))

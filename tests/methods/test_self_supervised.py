@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
+from calibre.engine import rounds
+from calibre.errors import UserError
 from calibre.local.sgd import SGD
 from calibre.methods.self_supervised import collapse_monitors, first_views, train_objective
 from calibre.ssl.objective import Objective, Pair
@@ -134,3 +137,31 @@ def test_labels_make_no_difference(tiny, tmp_path):
     unlabelled = method.local_update(state, None, none)
     assert labelled.samples == unlabelled.samples == 40
     assert equal(labelled.shared["model"], unlabelled.shared["model"])
+
+
+def test_small_views_are_handed_over_with_draws_of_their_own(tiny, tmp_path):
+    plain, _ = watched(tiny, tmp_path / "a")
+    site, _ = watched(tiny, tmp_path / "b", "views.extra=3", "views.extra_size=5")
+    forwards = [entry for entry in site.network.told if entry[0] == "forward"]
+    alone = [entry for entry in plain.network.told if entry[0] == "forward"]
+    for (_, step, a, *_), (_, without, same, *_) in zip(forwards, alone, strict=True):
+        assert step.small.shape == (3 * len(step.rows), 1, 5, 5)
+        assert without.small is None
+        assert torch.equal(a, same)
+    first, second = (step.small for _, step, *_ in forwards[:2])
+    assert not torch.equal(first[:5], second[:5])
+
+
+def test_small_views_are_refused_where_nothing_would_use_them(tiny, tmp_path):
+    with pytest.raises(UserError, match=r"views.extra = 2: 'fedavg' has no use for small views"):
+        tiny("method.name=fedavg", "views.extra=2")
+    vit = ("network.encoder=vit_tiny", "network.patch=4")
+    with pytest.raises(UserError, match=r"views.extra = 2: network.encoder = 'vit_tiny' takes no"):
+        host(tiny("method.name=pfl-ssl", "views.extra=2", *vit), tmp_path).initial_state()
+
+
+@pytest.mark.parametrize("objective", ["simclr", "smog"])
+def test_rounds_with_small_views_train(tiny, tmp_path, objective):
+    chosen = ("method.name=calibre", f"method.objective={objective}")
+    metrics = rounds.run(tiny(*chosen, "views.extra=2", "views.extra_size=4"), tmp_path)
+    assert metrics.failures == 0

@@ -6,7 +6,7 @@ from calibre import rng
 from calibre.ssl.objective import Sample, Step
 
 
-def a_step(images=8, *, progress=0.0, both=False, labels=None):
+def a_step(images=8, *, progress=0.0, both=False, labels=None, small=None):
     """A step on the first images of a client without labels, at the start of a run."""
     return Step(
         rows=torch.arange(images),
@@ -14,6 +14,7 @@ def a_step(images=8, *, progress=0.0, both=False, labels=None):
         progress=progress,
         random=lambda purpose: rng.stream(0, purpose),
         both=both,
+        small=small,
     )
 
 

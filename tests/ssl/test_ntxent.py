@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibre import rng
-from calibre.ssl.ntxent import ntxent
+from calibre.ssl.ntxent import find_image, ntxent
 
 
 def draw(*shape, seed=0):
@@ -90,3 +90,31 @@ def test_full_precision_under_autocast():
         inside = ntxent(a, b, 0.2)
     assert torch.equal(inside, ntxent(a, b, 0.2))
     assert ntxent(a.bfloat16(), b.bfloat16(), 0.2).dtype == torch.float32
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_small_views_find_both_views_of_their_image_by_a_plain_loop(n):
+    images, tau = 4, 0.3
+    a, b, small = draw(images, 3, seed=1), draw(images, 3, seed=2), draw(n * images, 3, seed=3)
+
+    def weight(u, v):
+        return math.exp(float(u @ v / u.norm() / v.norm()) / tau)
+
+    total = 0.0
+    for view in range(n):
+        for i in range(images):
+            s = small[view * images + i]
+            others = [k for k in range(images) if k != i]
+            wrong = sum(weight(s, a[k]) + weight(s, b[k]) for k in others)
+            for partner in (a[i], b[i]):
+                right = weight(s, partner)
+                total -= math.log(right / (right + wrong))
+    assert find_image(small, a, b, tau).item() == pytest.approx(total / (2 * n * images), rel=1e-5)
+
+
+def test_a_small_view_of_a_lone_image_is_always_found():
+    small = draw(2, 3).requires_grad_()
+    loss = find_image(small, draw(1, 3, seed=1), draw(1, 3, seed=2), 0.2)
+    loss.backward()
+    assert loss.item() == 0
+    assert small.grad.isfinite().all()

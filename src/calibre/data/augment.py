@@ -18,8 +18,11 @@ What differs from the usual chain of Pillow or torchvision transforms:
 * contrast turns about the mean luma of the view after its blur; the blur's kernel is normalised
   inside the image, not cut at a tenth of its size, and nothing is padded.
 
-Shapes: N images, V = 2N views, C channels (1 or 3), H and W as they come. Values run from 0 to 255
-until they are normalised.
+Small views beside the two (``views.extra``; "multi-crop", Caron et al., NeurIPS 2020,
+arXiv:2006.09882) are made the same way, of fewer pixels: cheap to encode.
+
+Shapes: N images, V views of them, C channels (1 or 3), H and W as they come, h and w of a view.
+Values run from 0 to 255 until they are normalised.
 """
 
 import math
@@ -63,6 +66,9 @@ class Views:
     gray: float = 0.2
     blur: float = 0.0
     solarize: float = 0.0
+    extra: int = 0  # small views of an image
+    extra_size: int = 0  # pixels of their height
+    extra_crop: tuple[float, float] | None = None  # None: as crop
 
 
 def statistics(images: npt.NDArray[np.uint8]) -> Normalization:
@@ -92,15 +98,22 @@ def normalization(total: Floats, squares: Floats, values: int) -> Normalization:
 def resolve(settings: ViewSettings, pool_name: str, channels: int, size: int) -> Views:
     """The user's choices, completed with what suits the data set."""
     defaults = Views(blur=0.5 if size > BLUR_ABOVE else 0.0)
+    if settings.extra:
+        defaults = replace(defaults, extra_size=max(1, size // 2))
     if channels == 1:
         defaults = replace(defaults, saturation=0.0, hue=0.0, gray=0.0)
     if pool_name in ("digits", "mnist"):  # a mirrored 2 is no 2, and a scrap of a 7 may be a 1
         defaults = replace(defaults, flip=0.0, crop=(0.4, 1.0))
     views = replace(defaults, **settings.model_dump(exclude_none=True))
-    if views.crop[0] > views.crop[1]:
+    for name, crop in (("crop", views.crop), ("extra_crop", views.extra_crop)):
+        if crop and crop[0] > crop[1]:
+            raise UserError(
+                f"views.{name} = {list(crop)}: the smallest area comes first, e.g. {sorted(crop)}"
+            )
+    if views.extra_size > size:
         raise UserError(
-            f"views.crop = {list(views.crop)}: the smallest area comes first, "
-            f"e.g. {sorted(views.crop)}"
+            f"views.extra_size = {views.extra_size}: the images have {size} pixels, and extra "
+            "views are the smaller ones"
         )
     return views
 
@@ -112,19 +125,41 @@ def two_views(
 
     The generator lives on the images' device.
     """
+    first, second = _views(images, 2, views, norm, generator, images.shape[1]).chunk(2)
+    return first, second
+
+
+def small_views(
+    images: Tensor, views: Views, norm: Normalization, generator: torch.Generator
+) -> Tensor:
+    """The extra views of uint8 ``images`` [N, H, W, C], one of each image after the other: float32
+    [extra N, C, h, w]."""
+    small = replace(views, crop=views.extra_crop or views.crop)
+    return _views(images, views.extra, small, norm, generator, views.extra_size)
+
+
+def _views(
+    images: Tensor,
+    each: int,
+    views: Views,
+    norm: Normalization,
+    generator: torch.Generator,
+    high: int,
+) -> Tensor:
+    """``each`` views [V, C, h, w] of every image, ``high`` pixels high."""
     count, height, width, _ = images.shape
-    draws = _draw(2 * count, images.device, generator)
-    columns, rows = _resampling(draws, views, height, width)
-    planes = _planes(images).repeat(2, 1, 1, 1)  # [V, C, H, W]
-    planes = (planes.flatten(1, 2) @ columns.mT).view(planes.shape)
-    planes = rows[:, None] @ planes
+    wide = max(1, round(width * high / height))
+    draws = _draw(each * count, images.device, generator)
+    columns, rows = _resampling(draws, views, (height, high), (width, wide))
+    planes = _planes(images).repeat(each, 1, 1, 1)  # [V, C, H, W]
+    planes = (planes.flatten(1, 2) @ columns.mT).unflatten(1, planes.shape[1:3])  # [V, C, H, w]
+    planes = rows[:, None] @ planes  # [V, C, h, w]
     if views.jitter or views.gray:
         planes = _recolour(planes, draws, views)
     if views.solarize:
         chosen = (draws.solarize < views.solarize)[:, None, None, None]
         planes = torch.where(chosen & (planes >= 128), 255 - planes, planes)
-    first, second = _normalise(planes, norm).chunk(2)
-    return first, second
+    return _normalise(planes, norm)
 
 
 def weak(images: Tensor, norm: Normalization, generator: torch.Generator, flip: float) -> Tensor:
@@ -186,18 +221,24 @@ def _shifted(length: int, uniform: Tensor) -> Tensor:
     return length - 1 - (length - 1 - index).abs()
 
 
-def _resampling(draws: _Draws, views: Views, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Crop, resize, flip and blur as weights of columns [V, W, W] and of rows [V, H, H]."""
+def _resampling(
+    draws: _Draws, views: Views, height: tuple[int, int], width: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Crop, resize, flip and blur as weights of columns [V, w, W] and of rows [V, h, H].
+
+    ``height`` and ``width`` are the image's and the view's.
+    """
     left, top, wide, high = _boxes(draws.box, views.crop)
     flip = draws.flip < views.flip  # a flipped box starts at its right edge and runs backwards
     left, wide = torch.where(flip, left + wide, left), torch.where(flip, -wide, wide)
-    columns = _bilinear(left, wide, width)
-    rows = _bilinear(top, high, height)
+    columns = _bilinear(left, wide, *width)
+    rows = _bilinear(top, high, *height)
     if views.blur:
         sigma = SIGMA[0] + (SIGMA[1] - SIGMA[0]) * draws.sigma
         sigma = torch.where(draws.blur < views.blur, sigma, 0)
-        columns = _gaussian(sigma, width) @ columns
-        rows = _gaussian(sigma, height) @ rows
+        sigma = sigma * (height[1] / height[0])  # of pixels as large as the image's own
+        columns = _gaussian(sigma, width[1]) @ columns
+        rows = _gaussian(sigma, height[1]) @ rows
     return columns, rows
 
 
@@ -211,12 +252,22 @@ def _boxes(uniform: Tensor, crop: tuple[float, float]) -> tuple[Tensor, Tensor, 
     return uniform[2] * (1 - wide), uniform[3] * (1 - high), wide, high
 
 
-def _bilinear(start: Tensor, extent: Tensor, length: int) -> Tensor:
-    """Weights [V, length, length] that stretch ``start .. start + extent`` over the whole line."""
+def _bilinear(start: Tensor, extent: Tensor, length: int, out: int) -> Tensor:
+    """Weights [V, out, length] that stretch ``start .. start + extent`` of a line over another.
+
+    Where that shrinks it, a pixel is a mean over all that it covers, so that nothing flickers.
+    """
     pixel = torch.arange(length, dtype=start.dtype, device=start.device)
-    centre = (start * length)[:, None] + (pixel + 0.5) * extent[:, None] - 0.5  # [V, length]
+    if out == length:  # a crop is at most the whole: nothing shrinks
+        centre = (start * length)[:, None] + (pixel + 0.5) * extent[:, None] - 0.5  # [V, length]
+        distance = centre.clamp(0, length - 1)[:, :, None] - pixel
+        return (1 - distance.abs_()).clamp_(min=0)
+    place = torch.arange(out, dtype=start.dtype, device=start.device)
+    scale = (extent * length / out)[:, None]  # old pixels to a new one; negative where flipped
+    centre = (start * length)[:, None] + (place + 0.5) * scale - 0.5  # [V, out]
     distance = centre.clamp(0, length - 1)[:, :, None] - pixel
-    return (1 - distance.abs_()).clamp_(min=0)
+    weights = (1 - distance.abs_() / scale.abs().clamp(min=1)[:, :, None]).clamp_(min=0)
+    return weights / weights.sum(dim=2, keepdim=True)
 
 
 def _gaussian(sigma: Tensor, length: int) -> Tensor:

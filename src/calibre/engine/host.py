@@ -16,7 +16,9 @@ from calibre.data.pool import Pool
 from calibre.engine.checkpoints import Checkpoints
 from calibre.engine.client_store import ClientStore
 from calibre.engine.messages import METHOD
+from calibre.errors import UserError
 from calibre.experiment import Experiment, method_named
+from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import IMAGES, Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
@@ -92,8 +94,23 @@ class Host:
         if role not in self._loaded:
             method = method_of(self.experiment, role)
             network = to_fast_layout(method.build(self.problem), self.device)
+            if self.views.extra and not method.supervised:
+                self._try_small_views(network.get_submodule("encoder"))
             self._loaded[role] = Loaded(method, network, take(network))
         return self._loaded[role]
+
+    def _try_small_views(self, encoder: nn.Module) -> None:
+        """Not every encoder takes images of another size."""
+        size = self.views.extra_size
+        blank = torch.zeros(1, size, size, self.problem.channels, dtype=torch.uint8)
+        try:
+            encode(encoder, blank.to(self.device), self.normalization)
+        except Exception as error:  # of any library's or somebody's own code
+            raise UserError(
+                f"views.extra = {self.views.extra}: network.encoder = "
+                f"'{self.problem.network.encoder}' takes no small views of {size} pixels; set "
+                f"views.extra = 0, or take a convolutional encoder, such as resnet18 ({error})"
+            ) from error
 
     def initial_state(self, role: str = METHOD) -> ServerState:
         loaded = self.load(role)

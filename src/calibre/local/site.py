@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from calibre import rng
-from calibre.data.augment import Normalization, Views, plain, two_views, weak
+from calibre.data.augment import Normalization, Views, plain, small_views, two_views, weak
 from calibre.sections import PersonalSettings, TrainingSettings
 from calibre.tensors import Tensors, put
 
@@ -48,6 +48,9 @@ class Site:
     def two_views(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         self.drawn.append(len(rows))
         return two_views(self.images[rows], self.views, self.normalization, generator)
+
+    def small_views(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return small_views(self.images[rows], self.views, self.normalization, generator)
 
     def weak_view(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         self.drawn.append(len(rows))

@@ -61,7 +61,10 @@ def train_objective(site: Site, sgd: SGD) -> dict[str, float]:
 
     def loss(batch: Batch) -> dict[str, Tensor]:
         views = site.two_views(batch.rows, batch.generator)
-        pair: Pair = network(*views, step_of(batch))
+        small = None
+        if site.views.extra:
+            small = site.small_views(batch.rows, site.generator("small-views", batch.step))
+        pair: Pair = network(*views, step_of(batch)._replace(small=small))
         return {"loss": pair.loss, "l_s": pair.loss, **collapse_monitors(pair), **pair.terms}
 
     return train(

@@ -16,12 +16,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibre.ssl.momentum import Momentum, Target, TargetInit, cosine_momentum
-from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width, projector
+from calibre.ssl.objective import (
+    Draw,
+    Objective,
+    ObjectiveSettings,
+    Pair,
+    Step,
+    Width,
+    projector,
+)
+from calibre.ssl.small_views import pass_small, with_small
 
 
 class BYOL(ObjectiveSettings):
     title: ClassVar[str] = "BYOL"
     paper: ClassVar[str] = "Grill et al., NeurIPS 2020, arXiv:2006.07733"
+    multi_crop: ClassVar[bool] = True
 
     name: str = "byol"
     momentum: Momentum = 0.99  # m0, rising to 1 over the run
@@ -56,7 +66,13 @@ class BYOLObjective(Objective):
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         p_a, p_b = self.predictor(h_a), self.predictor(h_b)
         t_a, t_b = self.target(a), self.target(b)
-        return Pair((distance(p_a, t_b) + distance(p_b, t_a)) / 2, z_a, z_b, h_a, h_b)
+        loss = (distance(p_a, t_b) + distance(p_b, t_a)) / 2
+        if (h_s := self.project_small(step)) is not None:
+            p_s = pass_small(self.predictor, h_s)
+            n = len(p_s) // len(t_a)
+            of_small = (distance(p_s, t_a.repeat(n, 1)) + distance(p_s, t_b.repeat(n, 1))) / 2
+            loss = with_small(loss, of_small, n)
+        return Pair(loss, z_a, z_b, h_a, h_b)
 
     def after_step(self, step: Step) -> None:
         momentum = cosine_momentum(self.momentum, step.progress)

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy, normalize
 from calibre.local.batches import balanced_batches
 from calibre.ssl.momentum import Momentum, Target, TargetInit
 from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width
+from calibre.ssl.small_views import with_small
 
 CHUNK = 256  # images at a time when a queue is first filled: keeps memory flat
 
@@ -30,6 +31,7 @@ CHUNK = 256  # images at a time when a queue is first filled: keeps memory flat
 class MoCo(ObjectiveSettings):
     title: ClassVar[str] = "MoCoV2"
     paper: ClassVar[str] = "Chen et al., 2020, arXiv:2003.04297"
+    multi_crop: ClassVar[bool] = True
 
     name: str = "moco"
     temperature: Annotated[float, Field(gt=0)] = 0.2  # tau
@@ -72,6 +74,12 @@ class MoCoObjective(Objective):
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         k_a, k_b = self._keys(a), self._keys(b)
         loss = (self._contrast(h_a, k_b) + self._contrast(h_b, k_a)) / 2
+        if (h_s := self.project_small(step)) is not None:
+            n = len(h_s) // len(h_a)
+            of_small = (
+                self._contrast(h_s, k_a.repeat(n, 1)) + self._contrast(h_s, k_b.repeat(n, 1))
+            ) / 2
+            loss = with_small(loss, of_small, n)
         self._joining = torch.cat([k_a, k_b])
         return Pair(loss, z_a, z_b, h_a, h_b)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from calibre.registry import OBJECTIVES
 from calibre.settings import Settings, named
+from calibre.ssl.small_views import pass_small
 
 
 class Pair(NamedTuple):
@@ -43,6 +44,7 @@ class Step(NamedTuple):
     random: Callable[[str], torch.Generator]  # purpose -> randomness of this step
     labelled: Callable[[int], LabelledBatch | None] = no_labels  # n -> at most n of the images
     both: bool = False  # whether z and h of both views will be used
+    small: Tensor | None = None  # extra views [n N, C, h, w], one of each image after the other
 
 
 class Sample(NamedTuple):
@@ -71,6 +73,13 @@ class Objective(nn.Module):
 
     def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         raise NotImplementedError
+
+    def project_small(self, step: Step) -> Tensor | None:
+        """The projections of the small views, if there are any."""
+        if step.small is None:
+            return None
+        projector = self.get_submodule("projector")
+        return pass_small(projector, pass_small(self.encoder, step.small))
 
     def before_step(self, step: Step) -> None:
         """Between backward and the optimizer's step: may change gradients."""
@@ -117,6 +126,7 @@ class ObjectiveSettings(Settings):
 
     title: ClassVar[str]
     paper: ClassVar[str]
+    multi_crop: ClassVar[bool] = False  # whether it has a use for small views (Step.small)
 
     name: str = ""  # how experiments call it; a class of your own goes by its module and name
 

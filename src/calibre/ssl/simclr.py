@@ -1,6 +1,7 @@
 """SimCLR: A Simple Framework for Contrastive Learning of Visual Representations.
 
-T. Chen, S. Kornblith, M. Norouzi, G. Hinton, ICML 2020, arXiv:2002.05709, Algorithm 1.
+T. Chen, S. Kornblith, M. Norouzi, G. Hinton, ICML 2020, arXiv:2002.05709, Algorithm 1. Small views
+must find both views of their image (``find_image``).
 """
 
 from typing import Annotated, ClassVar
@@ -8,13 +9,22 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from calibre.ssl.ntxent import ntxent
-from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Step, Width, projector
+from calibre.ssl.ntxent import find_image, ntxent
+from calibre.ssl.objective import (
+    Objective,
+    ObjectiveSettings,
+    Pair,
+    Step,
+    Width,
+    projector,
+)
+from calibre.ssl.small_views import with_small
 
 
 class SimCLR(ObjectiveSettings):
     title: ClassVar[str] = "SimCLR"
     paper: ClassVar[str] = "Chen et al., ICML 2020, arXiv:2002.05709"
+    multi_crop: ClassVar[bool] = True
 
     name: str = "simclr"
     temperature: Annotated[float, Field(gt=0)] = 0.2  # tau_s
@@ -39,4 +49,8 @@ class SimCLRObjective(Objective):
     def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         z_a, z_b = self.encoder(a), self.encoder(b)  # two passes: batch norm sees one view each
         h_a, h_b = self.projector(z_a), self.projector(z_b)
-        return Pair(ntxent(h_a, h_b, self.temperature), z_a, z_b, h_a, h_b)
+        loss = ntxent(h_a, h_b, self.temperature)
+        if (h_s := self.project_small(step)) is not None:
+            of_small = find_image(h_s, h_a, h_b, self.temperature)
+            loss = with_small(loss, of_small, len(h_s) // len(h_a))
+        return Pair(loss, z_a, z_b, h_a, h_b)

@@ -11,12 +11,21 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibre.ssl.objective import Objective, ObjectiveSettings, Pair, Step, Width, projector
+from calibre.ssl.objective import (
+    Objective,
+    ObjectiveSettings,
+    Pair,
+    Step,
+    Width,
+    projector,
+)
+from calibre.ssl.small_views import pass_small, with_small
 
 
 class SimSiam(ObjectiveSettings):
     title: ClassVar[str] = "SimSiam"
     paper: ClassVar[str] = "Chen and He, CVPR 2021, arXiv:2011.10566"
+    multi_crop: ClassVar[bool] = True
 
     name: str = "simsiam"
     hidden: Width | None = None  # two layers of them; default 4 x features: 2048 for ResNet-18
@@ -44,7 +53,13 @@ class SimSiamObjective(Objective):
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         p_a, p_b = self.predictor(h_a), self.predictor(h_b)
-        loss = (distance(p_a, h_b.detach()) + distance(p_b, h_a.detach())) / 2
+        t_a, t_b = h_a.detach(), h_b.detach()
+        loss = (distance(p_a, t_b) + distance(p_b, t_a)) / 2
+        if (h_s := self.project_small(step)) is not None:
+            p_s = pass_small(self.predictor, h_s)
+            n = len(p_s) // len(t_a)
+            of_small = (distance(p_s, t_a.repeat(n, 1)) + distance(p_s, t_b.repeat(n, 1))) / 2
+            loss = with_small(loss, of_small, n)
         return Pair(loss, z_a, z_b, h_a, h_b)
 
 

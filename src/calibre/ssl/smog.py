@@ -23,7 +23,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from calibre.ssl.momentum import Momentum, Target, TargetInit
-from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width, projector
+from calibre.ssl.objective import (
+    Draw,
+    Objective,
+    ObjectiveSettings,
+    Pair,
+    Step,
+    Width,
+    projector,
+)
+from calibre.ssl.small_views import pass_small, with_small
 
 PAPER_FEATURES = 512  # of ResNet-18
 KMEANS_ITERATIONS = 20
@@ -32,6 +41,7 @@ KMEANS_ITERATIONS = 20
 class SMoG(ObjectiveSettings):
     title: ClassVar[str] = "SMoG"
     paper: ClassVar[str] = "Pang et al., ECCV 2022, arXiv:2207.06167"
+    multi_crop: ClassVar[bool] = True
 
     name: str = "smog"
     temperature: Annotated[float, Field(gt=0)] = 0.1  # tau
@@ -91,10 +101,17 @@ class SMoGObjective(Objective):
         u = self.projector(z_1)
         p = self.predictor(u)
         t = self.target(x_2)
+        h_s = self.project_small(step)
+        p_s = None if h_s is None else pass_small(self.predictor, h_s)
         with torch.autocast(a.device.type, enabled=False):
             y = cosines(t.float(), self.groups.vectors).argmax(dim=1)
             updated = moved(self.groups.vectors, u.float(), self.settings.beta)
             loss = cross_entropy(cosines(p.float(), updated) / self.settings.temperature, y)
+            if p_s is not None:
+                scores = cosines(p_s.float(), updated) / self.settings.temperature
+                n = len(p_s) // len(y)
+                of_small = cross_entropy(scores, y.repeat(n))
+                loss = with_small(loss, of_small, n)
         self.updated = updated.detach()
         if self.settings.reset_every:
             self.bank.append(u.detach().float())

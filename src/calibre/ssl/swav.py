@@ -19,7 +19,16 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from calibre.ssl.objective import Draw, Objective, ObjectiveSettings, Pair, Step, Width, projector
+from calibre.ssl.objective import (
+    Draw,
+    Objective,
+    ObjectiveSettings,
+    Pair,
+    Step,
+    Width,
+    projector,
+)
+from calibre.ssl.small_views import with_small
 
 Count = Annotated[int, Field(ge=0)]
 PAPER_FEATURES = 512  # of ResNet-18; below, batches are small too and many prototypes make noise
@@ -28,6 +37,7 @@ PAPER_FEATURES = 512  # of ResNet-18; below, batches are small too and many prot
 class SwAV(ObjectiveSettings):
     title: ClassVar[str] = "SwAV"
     paper: ClassVar[str] = "Caron et al., NeurIPS 2020, arXiv:2006.09882"
+    multi_crop: ClassVar[bool] = True
 
     name: str = "swav"
     temperature: Annotated[float, Field(gt=0)] = 0.1  # tau
@@ -69,12 +79,20 @@ class SwAVObjective(Objective):
             self.prototypes.weight.copy_(normalize(self.prototypes.weight, dim=1))
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
+        h_s = self.project_small(step)
         with torch.autocast(a.device.type, enabled=False):
             h_a, h_b = normalize(h_a.float(), dim=1), normalize(h_b.float(), dim=1)
             s_a, s_b = self.prototypes(h_a), self.prototypes(h_b)  # [N, K]
             q_a, q_b = self._codes(s_a, self.past[:, 0]), self._codes(s_b, self.past[:, 1])
             tau = self.settings.temperature
             loss = (cross_entropy(s_a / tau, q_b) + cross_entropy(s_b / tau, q_a)) / 2
+            if h_s is not None:
+                s_s = self.prototypes(normalize(h_s.float(), dim=1)) / tau
+                n = len(s_s) // len(q_a)
+                of_small = (
+                    cross_entropy(s_s, q_a.repeat(n, 1)) + cross_entropy(s_s, q_b.repeat(n, 1))
+                ) / 2
+                loss = with_small(loss, of_small, n)
         newest = torch.stack([h_a, h_b], dim=1).detach()  # [N, 2, D]
         self.past = torch.cat([newest, self.past])[: self.settings.queue]
         return Pair(loss, z_a, z_b, h_a, h_b)
