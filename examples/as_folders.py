@@ -4,8 +4,8 @@
     calibre-fl run --data sites
 
 A site has five of the classes in a mix of its own: about 60 labelled and 340 unlabelled images to
-train on, and 200 to be tested with. ``--rehearsal`` takes the latter from the training images, too:
-settings that are chosen there have not seen the test images.
+train on, and 200 to be tested with, or as many as you say. ``--rehearsal`` takes the latter from
+the training images, too: settings that are chosen there have not seen the test images.
 """
 
 import argparse
@@ -19,10 +19,11 @@ from calibre.errors import UserError
 from calibre.sections import DataSettings
 
 SITES, CLASSES = 8, 5
-LABELLED, UNLABELLED, TEST = 60, 340, 200
 
 
-def export(source: str, out: Path, seed: int, rehearsal: bool) -> None:
+def export(
+    source: str, out: Path, seed: int, rehearsal: bool, labels: int, unlabelled: int, test: int
+) -> None:
     if out.exists():
         raise UserError(f"{out} is there already: give a folder that is not")
     pool = load(DataSettings(source=source))
@@ -34,15 +35,15 @@ def export(source: str, out: Path, seed: int, rehearsal: bool) -> None:
         return [list(rng.permutation(rows[pool.labels[rows] == k])) for k in classes]
 
     train = by_class(pool.train)
-    test = train if rehearsal else by_class(pool.test)
+    unseen = train if rehearsal else by_class(pool.test)
     chosen: list[tuple[int, Path]] = []
     for site in range(SITES):
         held = rng.choice(classes, CLASSES, replace=False)
         mix = rng.dirichlet(np.ones(CLASSES)) * 0.8 + 0.2 / CLASSES  # a little of each
         for split, stock, images, labelled in (
-            ("train", train, LABELLED, True),
-            ("train", train, UNLABELLED, False),
-            ("test", test, TEST, True),
+            ("train", train, labels, True),
+            ("train", train, unlabelled, False),
+            ("test", unseen, test, True),
         ):
             for k, share in zip(held, np.round(mix * images).astype(int), strict=True):
                 count = max(share, 2) if labelled else share
@@ -63,6 +64,9 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rehearsal", action="store_true")
+    parser.add_argument("--labels", type=int, default=60)
+    parser.add_argument("--unlabelled", type=int, default=340)
+    parser.add_argument("--test", type=int, default=200)
     try:
         export(**vars(parser.parse_args()))
     except UserError as error:

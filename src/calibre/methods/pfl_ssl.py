@@ -6,6 +6,8 @@ online networks of the objective; momentum copies and queues never travel.
 With ``labels.weight`` above 0 the clients' labels take part in training, by the paper's term l_c
 (:mod:`calibre.ssl.labelled`). Its head is shared like the encoder, and of each of its rows the
 server takes the mean over those clients that have labels of the row's class; or it is private.
+In the run's last ``labels.last_rounds`` rounds l_c is the whole loss: FedAvg on labelled images,
+from where self-supervision has brought the encoder. They cost little, for labels are few.
 """
 
 from collections.abc import Iterable
@@ -14,14 +16,16 @@ from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from calibre.errors import UserError
+from calibre.local.sgd import Batch, train
 from calibre.local.site import Site
 from calibre.methods.method import ServerState, Update
-from calibre.methods.self_supervised import SelfSupervised, build_objective
+from calibre.methods.self_supervised import SelfSupervised, build_objective, held_classes
+from calibre.methods.supervised import SUPERVISED_SGD
 from calibre.models.network import Problem, build_head, feature_count
-from calibre.ssl.labelled import LabelTerm, WithLabels
+from calibre.ssl.labelled import LabelTerm, WithLabels, own_cross_entropy
 from calibre.ssl.objective import AnyObjective, Objective
 from calibre.tensors import EmptyMeanError, Tensors, WeightedMean
 
@@ -71,6 +75,14 @@ class PflSsl(SelfSupervised):
         travelling = self.shared_parts(network)
         return tuple(p for p in (*objective.shared, *objective.kept) if p not in travelling)
 
+    def train(self, server: ServerState, site: Site) -> dict[str, float]:
+        last = self.labels.last_rounds if self.labels.weight else 0
+        first = max(0, site.training.rounds - last)
+        if site.round >= first and site.labelled > 1:
+            return train_on_labels(site)
+        training = site.training.model_copy(update={"rounds": first})  # of its own schedules
+        return super().train(server, replace(site, training=training))
+
     def met_labels(self, trained: bool) -> bool:
         return trained and self.labels.weight > 0
 
@@ -83,8 +95,7 @@ class PflSsl(SelfSupervised):
         update = super().reply(site, report)
         if not self._shares_head:
             return update
-        held = torch.zeros(site.classes, dtype=torch.int64)
-        held[site.labels[: site.labelled].cpu()] = 1
+        held = held_classes(site).long().cpu()
         return replace(update, shared={**update.shared, "held": {"classes": held}})
 
     def expected_update(self, server: ServerState) -> dict[str, Tensors]:
@@ -97,6 +108,27 @@ class PflSsl(SelfSupervised):
         for update in updates:
             mean.add(update, self.weight(update))
         return server.next(model=mean.result(server.model))
+
+
+def train_on_labels(site: Site) -> dict[str, float]:
+    """E epochs of l_c alone, by encoder and head."""
+    parts = site.network.train().get_submodule("encoder"), site.network.get_submodule("head")
+    network = nn.Sequential(*parts)
+    held = held_classes(site)
+
+    def loss(batch: Batch) -> dict[str, Tensor]:
+        logits = network(site.weak_view(batch.rows, batch.generator))
+        l_c = own_cross_entropy(logits, site.labels[batch.rows], held)
+        return {"loss": l_c, "l_c": l_c}
+
+    return train(
+        site,
+        loss,
+        examples=site.labelled,
+        epochs=site.training.epochs,
+        sgd=SUPERVISED_SGD,
+        parameters=network.parameters(),
+    )
 
 
 def held_like(bias: torch.Tensor) -> torch.Tensor:

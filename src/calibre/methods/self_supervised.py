@@ -99,10 +99,15 @@ def labelled_batch(site: Site, step: int, count: int) -> LabelledBatch | None:
     orders = [site.generator("labelled-order", number) for number in passes]
     dealt = torch.cat([torch.randperm(n, generator=g, device=site.device) for g in orders])
     rows = dealt[places - passes[0] * n]
-    held = torch.zeros(site.classes, dtype=torch.bool, device=site.device)
-    held[site.labels[:n]] = True
     views = site.weak_view(rows, site.generator("labelled-views", step))
-    return LabelledBatch(views, site.labels[rows], held)
+    return LabelledBatch(views, site.labels[rows], held_classes(site))
+
+
+def held_classes(site: Site) -> Tensor:
+    """Bool [K]: the classes of which the client has a label."""
+    held = torch.zeros(site.classes, dtype=torch.bool, device=site.device)
+    held[site.labels[: site.labelled]] = True
+    return held
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from calibre.sections import Fraction
+from calibre.sections import Count, Fraction
 from calibre.settings import Settings
 from calibre.ssl.objective import Objective, Pair, Step, Wrapped
 
@@ -29,6 +29,7 @@ class LabelTerm(Settings):
     head: Literal["shared", "private"] = "shared"  # averaged like the encoder, or the client's own
     batch: Annotated[int, Field(ge=2)] = 32  # labelled images in a step
     warmup: Fraction = 0.0  # share of the run in which beta grows to its full weight
+    last_rounds: Count = 0  # at the end of the run, in which l_c is the whole loss
 
     def at(self, progress: float) -> float:
         """beta, after this share of the run."""

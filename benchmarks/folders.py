@@ -1,0 +1,77 @@
+"""Does `run --data` pay off? Folders of eight sites with few labels, against what is simpler.
+
+    python -m benchmarks.folders --labels 30 60 --draws 3 --out folders
+
+Each draw of each data set is written as folders (``examples/as_folders.py``), and scored on images
+of the official test part, which decide nothing. Side by side, with the same heads: the personal
+models as `run --data` chooses, FedAvg-FT on the same folders, and every floor. Runs that are there
+are not run again.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import calibre
+from calibre.report.metrics import Metrics
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "as_folders.py"
+SOURCES = ("cifar10", "fashion-mnist", "digits")
+FEW = ("--unlabelled", "60", "--test", "40")  # there are 1,797 digits in all
+ROUNDS = 100  # of FedAvg-FT: more of them changed nothing on training images
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.folders", description=__doc__)
+    parser.add_argument("--source", nargs="+", default=list(SOURCES))
+    parser.add_argument("--labels", nargs="+", type=int, default=[30, 60])
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--rehearsal", action="store_true", help="test on training images")
+    parser.add_argument("--out", type=Path, default=Path("folders"))
+    chosen = parser.parse_args()
+    table = Table("folders", "as chosen %", "worst", "FedAvg-FT %", "worst", "floors %", "worst")
+    for source in chosen.source:
+        for labels in chosen.labels:
+            for draw in range(chosen.draws):
+                place = folders(source, labels, draw, chosen.rehearsal, chosen.out)
+                table.add_row(place.name, *compare(place))
+                Console().print(table)
+
+
+def folders(source: str, labels: int, draw: int, rehearsal: bool, out: Path) -> Path:
+    """A draw of a data set, as the folders of eight sites."""
+    place = out / f"{source}-{labels}-{'rehearsal-' if rehearsal else ''}{draw}"
+    if not place.exists():
+        words = [source, place, "--seed", draw, "--labels", labels]
+        words += [*(FEW if source == "digits" else ()), *(["--rehearsal"] if rehearsal else [])]
+        subprocess.run([sys.executable, SCRIPT, *map(str, words)], check=True)
+    return place
+
+
+def compare(place: Path) -> list[str]:
+    """Mean and worst client: as chosen, by FedAvg-FT, and by each floor."""
+    experiment, _ = calibre.choose(place)
+    ours = calibre.run(experiment, place.with_name(f"{place.name}.chosen")).metrics
+    experiment, _ = calibre.choose(
+        place, method="fedavg-ft", training={"rounds": ROUNDS}, personal={"floors": []}
+    )
+    fedavg = calibre.run(experiment, place.with_name(f"{place.name}.fedavg-ft")).metrics
+    floors = {name: groups.train for name, groups in ours.floors.items()}
+    return [
+        *_figures(ours),
+        *_figures(fedavg),
+        ", ".join(f"{name} {100 * floor.measure('mean'):.1f}" for name, floor in floors.items()),
+        ", ".join(f"{100 * floor.measure('min'):.1f}" for floor in floors.values()),
+    ]
+
+
+def _figures(metrics: Metrics) -> list[str]:
+    return [f"{100 * metrics.train.measure(name):.1f}" for name in ("mean", "min")]
+
+
+if __name__ == "__main__":
+    main()
