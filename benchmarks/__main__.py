@@ -27,7 +27,7 @@ def main() -> None:
     suite: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "startup": lambda: [startup.help_seconds(), startup.first_client_seconds()],
         "augmentation": lambda: [_augmentation()],
-        "heads": lambda: [_heads()],
+        "heads": lambda: [_heads(), _solved_heads()],
         "memory": lambda: [startup.memory()],
         "rounds cnn": lambda: rounds.spine("cnn", 32, arguments.repeats),
         "rounds resnet18": lambda: rounds.spine("resnet18", 16, arguments.repeats),
@@ -93,6 +93,16 @@ def _heads() -> dict[str, Any]:
         "name": "150 personal heads trained together against one by one",
         "ratio": measured["ratio"],
         "target": ">= 20",
+        "settings": measured,
+    }
+
+
+def _solved_heads() -> dict[str, Any]:
+    measured = heads.solve()
+    return {
+        "name": "seconds to cross-validate and solve the heads of 1,000 clients of 50 labels",
+        "ratio": measured["seconds"],
+        "target": "<= 20",
         "settings": measured,
     }
 

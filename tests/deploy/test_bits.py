@@ -1,8 +1,11 @@
 """The same bits as the embedded engine: model, accuracies, and every client's personal model."""
 
+import json
+
 import pytest
 
 from calibre.deploy.coordinator import coordinate
+from calibre.deploy.records import text_of
 from calibre.engine import rounds
 from calibre.registry import METHODS
 from tests.deploy.local_grid import LocalGrid
@@ -43,6 +46,35 @@ def test_every_method_gives_the_same_bits_on_a_grid(tiny, tmp_path, method):
     metrics = on_grid(experiment, tmp_path)
     assert metrics.failures == 0
     assert gathered(tmp_path) == results(tmp_path / "embedded")
+
+
+def test_solved_heads_are_the_same_on_a_grid_and_on_any_number_of_workers(tiny, tmp_path):
+    """Who is solved together differs: nobody's bits may follow from that."""
+    experiment = tiny("personal.head=solved", "training.rounds=1", "engine.sites=3")
+    rounds.run(experiment, tmp_path / "embedded")
+    on_grid(experiment, tmp_path)
+    assert gathered(tmp_path) == results(tmp_path / "embedded")
+    rounds.run(
+        tiny("personal.head=solved", "training.rounds=1", "engine.workers=2"), tmp_path / "2"
+    )
+    assert results(tmp_path / "2") == results(tmp_path / "embedded")
+
+
+def test_a_node_is_told_of_its_own_clients_curves_alone(tiny, tmp_path):
+    experiment = tiny("personal.head=solved", "training.rounds=0", "engine.sites=3")
+    told = []
+
+    class Listening(LocalGrid):
+        def _answer(self, message):
+            fields = json.loads(text_of(message.content))
+            told.append(fields.get("job"))
+            return super()._answer(message)
+
+    on_grid(experiment, tmp_path, Listening(shares(tmp_path / "nodes")))
+    jobs = [job for job in told if job and job["kind"] == "personalize"]
+    assert jobs
+    for job in jobs:
+        assert sorted(map(int, job["curves"])) == sorted(job["clients"])
 
 
 def test_clipping_and_its_price_are_the_same_on_a_grid(tiny, tmp_path):

@@ -15,6 +15,7 @@ from calibre.finished import run
 from calibre.finished.run import FinishedRun
 from calibre.methods.apfl import APFL, Mixture
 from calibre.models.network import Problem, build_classifier
+from calibre.personal import finetuned, published
 from calibre.personal.bundle import load
 from calibre.personal.model import as_classifier
 from calibre.personal.predictor import SideBySide
@@ -70,6 +71,20 @@ def test_a_fine_tuned_encoder_travels_with_its_bundle(tiny, tmp_path):
     one, other = [delivery.bundle(client) for client in (0, 1)]
     first = "network.encoder.encoders.0.layers.0.weight"
     assert not torch.equal(one.predictor.state_dict()[first], other.predictor.state_dict()[first])
+
+
+def test_what_was_measured_for_a_bundle_is_not_measured_again(tiny, tmp_path, monkeypatch):
+    """A fine-tuned run has measured it; one by the paper's habit does so for its first bundle."""
+    tuned = ("personal.finetune_encoder=true", *QUICK)
+    for head, module, first in (("solved", finetuned, True), ("paper", published, False)):
+        folder = tmp_path / head
+        rounds.run(tiny(*tuned, f"personal.head={head}"), folder)
+        before = None if first else FinishedRun(folder).bundle(0).card
+        monkeypatch.setattr(module, "finetune", None)  # nothing trains from here on
+        monkeypatch.setattr(published.AsPublished, "train", None)
+        after = FinishedRun(folder).bundle(0).card
+        assert before in (None, after)
+        assert after.outside.held_out > 0
 
 
 def test_a_mixture_is_one_head_on_two_encoders():

@@ -52,7 +52,7 @@ def test_its_encoder_then_gets_a_head_like_everybodys(tiny, tmp_path):
     home = host(tiny("method.name=local"), tmp_path)
     state = home.initial_state()
     (model,) = home.personalize(state, "method", [0])
-    site, kept, _ = home.prepared("method", state, 0)
+    site, kept, *_ = home.prepared("method", state, 0)
     assert equal(take(site.network, WHOLE), kept)
     encoder = {name: t for name, t in kept.items() if parts([name]) == {"encoder"}}
     assert equal({n: t for n, t in model.tensors.items() if parts([n]) == {"encoder"}}, encoder)

@@ -52,7 +52,7 @@ def test_the_one_head_of_apfl_is_its_mixture(tiny, tmp_path):
     home = host(tiny("method.name=apfl", "method.alpha=0.4", "personal.epochs=1"), tmp_path)
     state = after_a_round(home)
     (model,) = home.personalize(state, "method", [0])
-    site, _, test = home.prepared("method", state, 0)
+    site, _, test, _ = home.prepared("method", state, 0)
     encoders, head = as_classifier(home.load("method").method, site.network, model.tensors)
     mixture = site.network.eval()
     assert encoders == [mixture.encoder, mixture.own.encoder]
@@ -87,7 +87,7 @@ def test_a_network_without_a_linear_head_cannot_be_bundled():
 
 def test_right_answers_are_counted_alike_by_networks_and_by_heads(tiny, tmp_path):
     home = host(tiny("method.name=fedavg"), tmp_path)
-    site, _, test = home.prepared("method", after_a_round(home), 0)
+    site, _, test, _ = home.prepared("method", after_a_round(home), 0)
     encoders, head = as_classifier(home.load("method").method, site.network, {})
     with torch.no_grad():
         features = encoders[0].eval()(site.plain(test.images))

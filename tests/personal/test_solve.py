@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,11 @@ from calibre.errors import UserError
 from calibre.models.network import Head
 from calibre.personal import blocks, regression
 from calibre.personal.class_mix import corrected
+from calibre.personal.holdout import stratified
 from calibre.personal.solve import (
+    FoldedProblem,
     HeadProblem,
+    answer_folds,
     fold,
     scaling,
     solve_heads,
@@ -130,7 +135,7 @@ def test_the_same_problems_give_the_same_bits(together: list[Head]) -> None:
 def test_padding_and_the_size_of_blocks_do_not_matter(
     together: list[Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "STEP", 1e6)  # all in one block
+    monkeypatch.setattr(blocks, "STEP", 10)  # few blocks, and much padding
     monkeypatch.setattr(blocks, "ELEMENTS", 10**9)
     some = range(0, len(CASES), 7)
     for i, head in zip(some, solve_heads([CASES[i] for i in some], CLASSES), strict=True):
@@ -282,6 +287,53 @@ def test_the_scaling_folds_into_the_head_exactly() -> None:
     torch.testing.assert_close(back.bias, head.bias, rtol=1e-9, atol=1e-6)
     absent = Head(torch.zeros(CLASSES, D), torch.full((CLASSES,), blocks.ABSENT))
     assert fold(absent, by).bias.float().eq(blocks.ABSENT).all()
+
+
+def folded(n: int, held: list[int], key: int, belief: Head | None = None) -> FoldedProblem:
+    """A problem dealt into three folds; a class with one sample is in none."""
+    task = problem(n, held, key=key)
+    fold = stratified(task.labels, 3, stream(3, "test-folds", key))
+    return FoldedProblem(task.features, task.labels, fold, (0.03, 0.1, 0.3), belief)
+
+
+FOLDED = [
+    folded(30, [0, 2, 3], 0),
+    folded(31, [1, 5], 1, prior(8)),
+    folded(9, [0, 1, 2, 3, 4, 5], 2),
+    folded(2, [3], 3),
+    folded(80, [0, 1, 2, 4], 4, prior(9)),
+]
+
+
+def test_folds_are_answered_by_the_heads_of_the_other_folds() -> None:
+    """One head at a time, from nothing but the rows that it may see."""
+    for task, answers in zip(FOLDED, answer_folds(FOLDED, CLASSES, 3), strict=True):
+        for strength, logits in zip(task.strengths, answers, strict=True):
+            assert logits[task.fold < 0].eq(0).all()
+            for f in set(task.fold.tolist()) - {-1}:
+                rows = task.fold != f
+                seen = task.features[rows], task.labels[rows]
+                (head,) = solve_heads([HeadProblem(*seen, strength, task.prior)], CLASSES)
+                expected = F.linear(task.features[~rows], *head)
+                torch.testing.assert_close(logits[~rows], expected, rtol=0, atol=2e-5)
+
+
+def test_folds_of_a_client_do_not_notice_other_clients() -> None:
+    together = answer_folds(FOLDED, CLASSES, 3, 1e-8, math.inf)
+    again = answer_folds(FOLDED, CLASSES, 3, 1e-8, math.inf)
+    for task, answers, same in zip(FOLDED, together, again, strict=True):
+        (alone,) = answer_folds([task], CLASSES, 3, 1e-8, math.inf)
+        assert torch.equal(answers, same)
+        assert torch.equal(answers, alone)
+
+
+def test_nobody_else_decides_how_a_clients_head_is_rounded() -> None:
+    """Sites solve alone what one machine solves together: it must be the same to the last bit."""
+    tasks = [problem(n, [0, 2, 3], 0.3, key=n) for n in (40, 41, 42, 43, 44)]
+    for task, head in zip(tasks, solve_heads(tasks, CLASSES), strict=True):
+        (alone,) = solve_heads([task], CLASSES)
+        assert torch.equal(alone.weight, head.weight)
+        assert torch.equal(alone.bias, head.bias)
 
 
 def bad(features: Tensor | None = None, **changes: object) -> HeadProblem:

@@ -5,20 +5,14 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
+from calibre.personal import cross_validation, solved_head
+from calibre.personal.cross_validation import curves_of, held_out, strengths_for
 from calibre.personal.encoded import PIXELS
 from calibre.personal.model import Kept, as_classifier
 from calibre.personal.pooling import STRENGTHS, pooled
 from calibre.personal.predictor import SideBySide
 from calibre.personal.solve import HeadProblem, solve_heads
-from calibre.personal.solved_head import (
-    curves_of,
-    encoded,
-    held_out,
-    mix_of,
-    prior_of,
-    solved,
-    strengths_for,
-)
+from calibre.personal.solved_head import encoded, mixes_of, prior_of, solved
 from tests.methods.helpers import equal, host
 
 SOLVED = ("personal.head=solved", "federation.labels=6", "federation.samples=60")
@@ -55,7 +49,7 @@ def test_two_experts_are_one_head_that_adds_their_logits(tiny, tmp_path):
     seen = encoded(site)
     strengths = [0.3, 0.1]
     shown = seen.shown(test.images, site.normalization)
-    found = F.linear(shown, *solved(seen, strengths)).double()
+    found = F.linear(shown, *solved([seen], [strengths])[0]).double()
     added = 0
     with torch.no_grad():
         for expert, strength, share in zip(seen.experts, strengths, (1, PIXELS), strict=True):
@@ -70,14 +64,14 @@ def test_classes_without_a_label_are_never_answered(tiny, tmp_path):
     prepared = a_site(tiny, tmp_path)
     seen = encoded(prepared.site)
     shown = seen.shown(prepared.test.images, prepared.site.normalization)
-    answers = F.linear(shown, *solved(seen, [10.0, 10.0])).argmax(1)
+    answers = F.linear(shown, *solved([seen], [[10.0, 10.0]])[0]).argmax(1)
     assert set(answers.tolist()) <= set(seen.labels.tolist())
 
 
 def test_held_out_labels_are_answered_by_heads_that_did_not_see_them(tiny, tmp_path):
     """By hand: heads fitted to the other folds, for one of them."""
     seen = encoded(a_site(tiny, tmp_path).site)
-    found = held_out(seen, [0.3, 0.1])
+    (found,) = held_out([seen], [[0.3, 0.1]])
     fold = int(found.folds[0])
     rows = seen.fold != fold
     expected = 0
@@ -90,13 +84,13 @@ def test_held_out_labels_are_answered_by_heads_that_did_not_see_them(tiny, tmp_p
 
 def test_a_curve_is_the_summed_log_loss_of_held_out_labels(tiny, tmp_path):
     seen = encoded(a_site(tiny, tmp_path, "personal.features=encoder").site)
-    curve = curves_of(seen)["encoder"]
+    curve = curves_of([seen])[0]["encoder"]
     for i in (0, 4, len(STRENGTHS) - 1):
-        held = held_out(seen, [STRENGTHS[i]])
+        (held,) = held_out([seen], [[STRENGTHS[i]]])
         expected = F.cross_entropy(held.logits.double(), held.labels, reduction="sum").item()
         assert abs(curve.losses[i] - expected) < 1e-3 * max(1, expected)
     assert curve.images == len(held.labels)
-    assert strengths_for(seen, pooled([{"encoder": curve}]))[0] in STRENGTHS
+    assert strengths_for([seen], pooled([{"encoder": curve}]))[0][0] in STRENGTHS
 
 
 def test_a_strong_penalty_leaves_the_servers_head_and_a_weak_one_the_clients(tiny, tmp_path):
@@ -148,6 +142,30 @@ def test_a_group_is_solved_as_its_clients_are_alone(tiny, tmp_path):
         assert torch.allclose(*weights, atol=1e-5)
 
 
+def test_what_clients_told_is_not_computed_again(tiny, tmp_path, monkeypatch):
+    home = host(tiny("method.name=pfl-ssl", *SOLVED), tmp_path)
+    state = home.initial_state()
+    told = home.assess(state, "method", range(5))
+    choice = pooled(told.values())
+    afresh = home.personalize(state, "method", range(5), choice)
+    monkeypatch.setattr(cross_validation, "_curve", None)  # nobody asks for another
+    models = home.personalize(state, "method", range(5), choice, told)
+    for one, other in zip(afresh, models, strict=True):
+        assert equal(one.to_keep(), other.to_keep())
+
+
+def test_a_group_too_large_for_memory_comes_to_the_same(tiny, tmp_path, monkeypatch):
+    home = host(tiny("method.name=pfl-ssl", *SOLVED), tmp_path)
+    state = home.initial_state()
+    together = home.assess(state, "method", range(7))
+    monkeypatch.setattr(solved_head, "NUMBERS", 1)
+    one_by_one = home.assess(state, "method", range(7))
+    assert list(one_by_one) == list(together)
+    for client, curves in together.items():
+        for name, curve in curves.items():
+            assert np.allclose(curve.losses, one_by_one[client][name].losses, rtol=1e-5)
+
+
 def test_the_majority_floor_answers_the_most_frequent_class(tiny, tmp_path):
     home = host(tiny("method.name=pfl-ssl", *SOLVED), tmp_path)
     state = home.initial_state("majority")
@@ -172,6 +190,9 @@ def test_a_head_that_was_taught_by_class_learns_how_frequent_classes_are(tiny, t
         state = home.initial_state()
         site = home.prepared("method", state, 0).site
         seen = encoded(site)
-        plain = solved(seen, [0.1, 0.1])
-        told.append(torch.equal(mix_of(seen, site, [0.1, 0.1])(plain).bias, plain.bias))
+        (plain,) = solved([seen], [[0.1, 0.1]])
+        others = seen.shown(site.images[site.labelled :], site.normalization)
+        shown = others if site.labels_by_class else None
+        (mix,) = mixes_of([seen], [shown], [[0.1, 0.1]], [plain])
+        told.append(torch.equal(mix(plain).bias, plain.bias))
     assert told == [False, True]

@@ -193,7 +193,11 @@ class GridCrew:
     ) -> Message:
         job = jobs[part.index]
         kept = dict(zip(job.clients, job.kept, strict=True))
-        own = {"clients": part.clients, "kept": tuple(kept[client] for client in part.clients)}
+        own = {
+            "clients": part.clients,
+            "kept": tuple(kept[client] for client in part.clients),
+            "curves": {c: curves for c, curves in job.curves.items() if c in part.clients},
+        }
         request = JobRequest(
             job=job.model_copy(update=own),
             round=state.round,

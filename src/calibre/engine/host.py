@@ -1,8 +1,9 @@
 """What one process keeps alive between clients: the data, the networks, the device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from calibre.models.network import Problem, to_fast_layout
 from calibre.models.preprocessing import chosen_normalization
 from calibre.personal.model import Personal, Prepared, TestSet
 from calibre.personal.own import start_anew
-from calibre.personal.pooling import Curve, Features, HeadChoice
+from calibre.personal.pooling import Curves, HeadChoice
 from calibre.personal.ways import way_of
 from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, put, take
@@ -132,9 +133,7 @@ class Host:
             )
         return update
 
-    def assess(
-        self, state: ServerState, role: str, clients: Sequence[int]
-    ) -> dict[int, dict[Features, Curve]]:
+    def assess(self, state: ServerState, role: str, clients: Sequence[int]) -> dict[int, Curves]:
         """What clients' cross-validation says of how to make their personal models."""
         method = self.load(role).method
         prepared = (self.prepared(role, state, client) for client in clients)
@@ -146,10 +145,17 @@ class Host:
         role: str,
         clients: Sequence[int],
         choice: HeadChoice | None = None,
+        curves: Mapping[int, Curves] = MappingProxyType({}),
     ) -> list[Personal]:
-        """Personal models of a group of clients, scored on their own test images."""
+        """Personal models of a group of clients, scored on their own test images.
+
+        ``curves`` are what :meth:`assess` found, where it was asked.
+        """
         method = self.load(role).method
-        prepared = (self.prepared(role, state, client) for client in clients)
+        prepared = (
+            self.prepared(role, state, client)._replace(curves=curves.get(client))
+            for client in clients
+        )
         models = way_of(method, self.experiment.personal).make(method, state, prepared, choice)
         if role == METHOD:
             for model in models:

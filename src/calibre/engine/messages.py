@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, ValidationError, model_validator
 
 from calibre.methods.method import Update
-from calibre.personal.pooling import Curve, Features, HeadChoice
+from calibre.personal.pooling import Curves, HeadChoice
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
 from calibre.tensors import Tensors, grouped, ordered
@@ -40,7 +40,8 @@ class Job(Settings):
     kind: Literal["update", "assess", "personalize"]
     clients: Annotated[tuple[Count, ...], Field(min_length=1)]
     role: Name = METHOD
-    choice: HeadChoice | None = None  # for personal models: what all clients go by
+    choice: HeadChoice | None = None  # for personal models: what all clients go by,
+    curves: dict[Count, Curves] = Field(default_factory=dict)  # and what each found for itself
     kept: tuple[Count, ...] = ()  # after which round each client last kept something; 0: never
 
 
@@ -73,7 +74,7 @@ class Updated(Settings):
 class Assessed(Settings):
     """What clients' cross-validation says of the ways to make their heads."""
 
-    curves: dict[Count, dict[Features, Curve]]
+    curves: dict[Count, Curves]
     missing: dict[Count, Reason] = Field(default_factory=dict)
 
 

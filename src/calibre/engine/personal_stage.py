@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from calibre.data.federation import Federation
@@ -12,7 +13,7 @@ from calibre.engine.messages import METHOD, Assessed, Failed, Job, Personalised
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import ServerState
-from calibre.personal.pooling import HeadChoice, pooled
+from calibre.personal.pooling import Curves, HeadChoice, pooled
 from calibre.personal.ways import way_of
 from calibre.report.events import Emit, Progressed
 from calibre.report.metrics import ClientResult
@@ -35,8 +36,12 @@ class PersonalStage:
 
     def results(self) -> tuple[list[ClientResult], HeadChoice | None]:
         """Who has a model by the method and by every floor, and what the method's went by."""
-        choices = {role: self._choose(role) for role in (METHOD, *self._floors())}
-        scores = {role: self._personalize(role, choice) for role, choice in choices.items()}
+        choices: dict[str, HeadChoice | None] = {}
+        scores: dict[str, dict[int, float]] = {}
+        for role in (METHOD, *self._floors()):
+            told = self._assess(role)
+            choices[role] = pooled(told[client] for client in sorted(told))
+            scores[role] = self._personalize(role, choices[role], told)
         scored = sorted(set.intersection(*(set(by_client) for by_client in scores.values())))
         counts = self.federation.counts()
         rows = [self._result(client, int((counts[client] > 0).sum()), scores) for client in scored]
@@ -53,30 +58,34 @@ class PersonalStage:
         size = way.group(len(ids))
         return [ids[i : i + size] for i in range(0, len(ids), size)]
 
-    def _choose(self, role: str) -> HeadChoice | None:
-        """What all clients' personal models go by, found by their cross-validation together."""
+    def _assess(self, role: str) -> dict[int, Curves]:
+        """What every client's cross-validation says; empty where there is nothing to choose."""
         state = self.state if role == METHOD else self.host.initial_state(role)
         jobs = [job("assess", group, self.kept, role) for group in self._groups(role)]
-        told = []
+        told: dict[int, Curves] = {}
         for outcome in self.crew.run(state, jobs):
             reply = outcome.reply
             if isinstance(reply, Assessed):
                 if not (reply.curves or reply.missing):
-                    return None  # there is nothing to choose
-                for client, curves in sorted(reply.curves.items()):
+                    return {}
+                for client, curves in reply.curves.items():
                     labels = len(self.federation.client(client).labelled)
                     if any(curve.images > labels for curve in curves.values()):
                         self.failed(client, f"its cross-validation is of more than {labels}", "")
                     else:
-                        told.append(curves)
-        return pooled(told)
+                        told[client] = curves
+        return told
 
-    def _personalize(self, role: str, choice: HeadChoice | None) -> dict[int, float]:
+    def _personalize(
+        self, role: str, choice: HeadChoice | None, told: Mapping[int, Curves]
+    ) -> dict[int, float]:
         """The accuracy of every client's personal model."""
         state = self.state if role == METHOD else self.host.initial_state(role)
         method = method_of(self.experiment, role)
         ids = range(len(self.federation))
-        jobs = [job("personalize", group, self.kept, role, choice) for group in self._groups(role)]
+        jobs = [
+            job("personalize", group, self.kept, role, choice, told) for group in self._groups(role)
+        ]
         label = method.label
         scores: dict[int, float] = {}
         for outcome in self.crew.run(state, jobs):
@@ -135,7 +144,11 @@ def job(
     kept: Mapping[int, int],
     role: str = METHOD,
     choice: HeadChoice | None = None,
+    told: Mapping[int, Curves] = MappingProxyType({}),
 ) -> Job:
-    """For these clients, told after which round each last kept something."""
+    """For these clients: after which round each last kept something, and what it told."""
     rounds = tuple(kept.get(client, 0) for client in clients)
-    return Job(kind=kind, clients=tuple(clients), role=role, choice=choice, kept=rounds)
+    curves = {client: told[client] for client in clients if client in told}
+    return Job(
+        kind=kind, clients=tuple(clients), role=role, choice=choice, curves=curves, kept=rounds
+    )

@@ -67,7 +67,7 @@ def perform(host: Host, state: ServerState, job: Job) -> tuple[Reply, Tensors]:
         return Updated.of(update, began, time.time() - began), prefixed(update.shared)
     if job.kind == "assess":
         return Assessed(curves=host.assess(state, job.role, job.clients)), {}
-    models = host.personalize(state, job.role, job.clients, job.choice)
+    models = host.personalize(state, job.role, job.clients, job.choice, job.curves)
     return Personalised(scores={model.client: score_of(model) for model in models}), {}
 
 

@@ -60,7 +60,7 @@ def encode_clients(run: Run, clients: Sequence[int] | None = None) -> Representa
             if len(new) > most:
                 new = new[np.linspace(0, len(new) - 1, most).astype(int)]
             seen.update(held[new].tolist())
-            site, kept, test = finished.prepared(client)
+            site, kept, test, _ = finished.prepared(client)
             own = {n: t for n, t in finished.personal(client).items() if belongs(n, ("encoder",))}
             site.load(finished.state.groups.get("model"), kept, own)
             encoder = site.network.get_submodule("encoder")

@@ -16,12 +16,12 @@ from calibre.finished.newcomer import check_encoder, prior_for
 from calibre.finished.run import FinishedRun
 from calibre.finished.suggesting import site_of, stream
 from calibre.models.network import Head
+from calibre.personal.cross_validation import logits_without, strengths_for
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import FOLDS, stratified
 from calibre.personal.pooling import HeadChoice
 from calibre.personal.solve import HeadProblem, solve_heads, unfold
-from calibre.personal.solved_head import strengths_for, without
 from calibre.personal.trust import wilson
 
 MORE = 1.2  # times as many labels, and how strong the penalty should be is asked again
@@ -66,9 +66,7 @@ class Learner:
         held = seen.fold >= 0
         if not held.any():
             return None
-        logits = torch.zeros(len(held), len(classes), dtype=torch.float64)
-        for expert, strength in zip(seen.experts, self._for(seen, classes), strict=True):
-            logits += expert.share * without(seen, expert, [strength])[0]
+        (logits,) = logits_without([seen], [self._for(seen, classes)])
         right = logits.argmax(1) == seen.labels
         return LearningEstimate(len(labels), int(right[held].sum()), int(held.sum()))
 
@@ -105,7 +103,7 @@ class Learner:
         count, known, strengths = self._strengths
         n = len(seen.labels)
         if known != classes or not count <= n < MORE * count:
-            strengths = strengths_for(seen, self._choice)
+            (strengths,) = strengths_for([seen], self._choice)
             self._strengths = n, classes, strengths
         return strengths
 

@@ -16,12 +16,13 @@ from calibre.models.network import Head, Problem, to_fast_layout
 from calibre.personal.arrival import Arrived, Images, read_images
 from calibre.personal.assemble import assemble
 from calibre.personal.bundle import Bundle
+from calibre.personal.cross_validation import held_out, strengths_for
 from calibre.personal.encoded import Encoded, encode_client, parts_for
 from calibre.personal.frozen_head import HOW
 from calibre.personal.heads import Samples
 from calibre.personal.making import RATE, Making
 from calibre.personal.own import start_anew
-from calibre.personal.solved_head import held_out, prior_of, solved, strengths_for
+from calibre.personal.solved_head import prior_of, solved
 from calibre.tensors import belongs, take
 
 
@@ -38,7 +39,8 @@ def personalize_newcomer(
     arrived = read_images(data, preprocessing.shape)
     site = newcomers_site(finished, arrived)
     seen = _encoded(finished, arrived, site)
-    strengths = strengths_for(seen, choice)
+    strengths = strengths_for([seen], choice)
+    (head,), (held,) = solved([seen], strengths), held_out([seen], strengths)
     norm = preprocessing.normalization
 
     def samples(images: Images) -> Samples:
@@ -53,9 +55,9 @@ def personalize_newcomer(
             network=finished.experiment.network,
             preprocessing=preprocessing,
             encoders=copy.deepcopy(seen.parts),
-            head=solved(seen, strengths),
+            head=head,
             labelled=samples(arrived.train),
-            held_out=held_out(seen, strengths),
+            held_out=held,
             fitted=HOW,
             test=samples(arrived.test) if arrived.test else None,
             images=site.images,

@@ -29,7 +29,6 @@ from calibre.personal.predictor import SideBySide
 from calibre.personal.ways import way_of
 from calibre.tensors import Tensors
 
-KEPT = "each answered by a network that was fitted without it"
 FOREIGN = 1000  # images of classes that a client does not hold, to try its limit on
 
 
@@ -59,7 +58,7 @@ def making(
     """
     method = host.experiment.method
     client = host.prepared(METHOD, state, scored.client)
-    site, _, test = client
+    site, test = client.site, client.test
     kept = Kept.of(scored.tensors)
     encoders, head = as_classifier(method, site.network, kept.own)
     encoders = copy.deepcopy(encoders)  # the host's network goes on to serve others
@@ -74,7 +73,8 @@ def making(
     foreign = _foreign(host, labelled)
     client = host.prepared(METHOD, state, scored.client)  # as it was before its own model
     way = way_of(method, host.experiment.personal)
-    held_out, how = (kept.held, KEPT) if kept.held else way.held_out(method, state, client, choice)
+    held_out = kept.held or way.held_out(method, state, client, choice)
+    how = way.how_held_out(method, state, client)
     return Making(
         client=scored.name,
         novel=scored.novel,

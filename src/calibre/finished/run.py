@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from calibre.personal.assemble import assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.card import Preprocessing
 from calibre.personal.making import RATE, Making
-from calibre.personal.model import Prepared
+from calibre.personal.model import Kept, Prepared, held_tensors
 from calibre.personal.pooling import HeadChoice
 from calibre.report import runs
 from calibre.report.metrics import GROUPS, Summary
@@ -170,7 +171,12 @@ class FinishedRun:
         own = self.personal(client)
         self._check_kept(client)
         scored = Scored(client, row.name, row.novel, row.accuracy, own, row.floors)
-        return packing.making(host, self.state, scored, self.facts, self.choice, rate)
+        found = packing.making(host, self.state, scored, self.facts, self.choice, rate)
+        if Kept.of(own).held is None:
+            # it may have taken the training of several networks: the next bundle finds it here
+            with suppress(OSError):  # a folder that cannot be written to is none the worse
+                host.keep.clients.save_personal(client, {**own, **held_tensors(found.held_out)})
+        return found
 
     @property
     def choice(self) -> HeadChoice | None:

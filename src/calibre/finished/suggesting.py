@@ -60,7 +60,7 @@ def suggest_of_run(finished: FinishedRun, client: int, count: int) -> Suggestion
     check_encoder(finished)
     held, pool = finished.federation.client(client), finished.pool
     rows = [*held.labelled.tolist(), *held.unlabelled.tolist()]
-    site, _, _ = finished.prepared(client)
+    site = finished.prepared(client).site
     images = torch.from_numpy(pool.images[rows])
     encodings = encode(site.network.get_submodule("encoder"), images, site.normalization)
     known = names(finished.experiment.data, pool)

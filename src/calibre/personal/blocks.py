@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from calibre.models.network import Head
 from calibre.personal.heads import Samples
 
 ELEMENTS = 2**17  # logits in a block: enough to hide the cost of a call, few enough for the cache
-STEP = 1.25  # from the smallest to the largest client of a block, in samples and in classes
+STEP = 1.25  # from the smallest to the largest client of a block, in samples and in classes,
+# and how much at most padding adds to either
 UNLIKELY = -30.0  # the least bias to start from: a class that the prior rules out can be learnt
 
 # The bias of a class of which the client has no label; its weights are zero. The other logits
@@ -69,42 +69,63 @@ class Block:
 def blocks(
     samples: Sequence[Samples], priors: Sequence[Head | None], tasks: int
 ) -> Iterator[Block]:
-    """All clients, like with like, as many in a block as fit with ``tasks`` regressions of each."""
+    """All clients, like with like, as many in a block as fit with ``tasks`` regressions of each.
+
+    How far a client is padded follows from its own size alone. So its sums are rounded in the same
+    way whoever else is in the block, and its bits do not depend on who is solved with whom.
+    """
     held = [client.labels.unique() for client in samples]
     sizes = [(len(client.labels), len(k)) for client, k in zip(samples, held, strict=True)]
-    kinds = [tuple(math.ceil(math.log(count, STEP)) for count in size) for size in sizes]
+    kinds = [tuple(_kind(count) for count in size) for size in sizes]
     order = sorted(range(len(samples)), key=lambda i: (kinds[i], i))
-    for _, alike in itertools.groupby(order, key=kinds.__getitem__):
+    for kind, alike in itertools.groupby(order, key=kinds.__getitem__):
         members = list(alike)
-        n, K = (max(sizes[i][axis] for i in members) for axis in (0, 1))
+        n, K = (_largest(step) for step in kind)
         many = max(1, ELEMENTS // (tasks * n * K))
         for start in range(0, len(members), many):
             group = members[start : start + many]
             yield _block(
                 group,
+                n,
+                K,
                 [samples[i] for i in group],
                 [priors[i] for i in group],
                 [held[i] for i in group],
             )
 
 
+def _kind(count: int) -> int:
+    """Counts of one kind differ by less than ``STEP``."""
+    return math.ceil(math.log(count, STEP) - 1e-9)
+
+
+def _largest(kind: int) -> int:
+    """The largest count of a kind."""
+    return math.floor(STEP**kind + 1e-6)
+
+
 def _block(
-    members: list[int], samples: list[Samples], priors: list[Head | None], held: list[Tensor]
+    members: list[int],
+    n: int,
+    K: int,
+    samples: list[Samples],
+    priors: list[Head | None],
+    held: list[Tensor],
 ) -> Block:
-    features = _padded([client.features.double() for client in samples])  # [B, n, d]
-    counts = torch.tensor([len(client.labels) for client in samples])
-    real = torch.arange(features.shape[1]) < counts[:, None]
+    features = _padded([client.features.double() for client in samples], n)  # [B, n, d]
+    counts = torch.tensor([len(client.labels) for client in samples], device=features.device)
+    real = torch.arange(n, device=features.device) < counts[:, None]
     mean = features.sum(1) / counts[:, None]
     coordinates, axes = _principal((features - mean[:, None]) * real[..., None])
     starts = [_start(prior, k, features) for prior, k in zip(priors, held, strict=True)]
-    prior = Head(*(_padded(list(part)) for part in zip(*starts, strict=True)))
+    prior = Head(*(_padded(list(part), K) for part in zip(*starts, strict=True)))
     places = [torch.searchsorted(k, c.labels) for k, c in zip(held, samples, strict=True)]
     return Block(
         members=members,
         classes=held,
-        labels=_padded(places),
+        labels=_padded(places, n),
         real=real,
-        present=_padded([torch.ones_like(k, dtype=torch.bool) for k in held]),
+        present=_padded([torch.ones_like(k, dtype=torch.bool) for k in held], K),
         design=F.pad(coordinates, (0, 1), value=1.0),
         axes=axes,
         mean=mean,
@@ -131,5 +152,9 @@ def _principal(centred: Tensor) -> tuple[Tensor, Tensor]:
     return centred @ turn, turn
 
 
-def _padded(tensors: list[Tensor]) -> Tensor:
-    return pad_sequence(tensors, batch_first=True)
+def _padded(tensors: list[Tensor], length: int) -> Tensor:
+    """Stacked, each with zeros after its own."""
+    stacked = tensors[0].new_zeros(len(tensors), length, *tensors[0].shape[1:])
+    for row, tensor in zip(stacked, tensors, strict=True):
+        row[: len(tensor)] = tensor
+    return stacked

@@ -69,14 +69,20 @@ class Encoded:
             bias = bias + expert.share * raw.bias
         return Head(torch.cat(weights, dim=1).float(), bias.float())
 
-    def with_more(self, images: Tensor, labels: Tensor, normalization: Normalization) -> "Encoded":
-        """The same with further labelled images; nothing else changes."""
+    def with_more(self, shown: Samples) -> "Encoded":
+        """The same with further labelled images, as :meth:`shown`; nothing else changes."""
+        widths = [expert.samples.features.shape[1] for expert in self.experts]
         experts = []
-        for expert in self.experts:
-            x = standardise(encode(expert.part, images, normalization), expert.scaling)
-            both = zip(expert.samples, (x, labels), strict=True)
+        for expert, raw in zip(self.experts, shown.features.split(widths, dim=1), strict=True):
+            more = standardise(raw, expert.scaling), shown.labels
+            both = zip(expert.samples, more, strict=True)
             experts.append(expert._replace(samples=Samples(*(torch.cat(pair) for pair in both))))
         return Encoded(experts, self.classes, self.fold)
+
+    @property
+    def numbers(self) -> int:
+        """How many it holds."""
+        return sum(expert.samples.features.numel() for expert in self.experts)
 
 
 def parts_for(

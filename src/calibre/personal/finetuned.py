@@ -17,6 +17,8 @@ from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Classifier, Head
+from calibre.personal.cross_validation import strengths_for
+from calibre.personal.frozen_head import CAUTION
 from calibre.personal.holdout import HeldOut, cross_validate
 from calibre.personal.model import (
     Personal,
@@ -25,17 +27,13 @@ from calibre.personal.model import (
     head_tensors,
     part_tensors,
 )
-from calibre.personal.pooling import Curve, Features, HeadChoice
+from calibre.personal.pooling import Curves, HeadChoice
 from calibre.personal.predictor import SideBySide
-from calibre.personal.solved_head import (
-    SolvedHead,
-    encoded,
-    solved,
-    strengths_for,
-)
+from calibre.personal.solved_head import SolvedHead, encoded, solved
 from calibre.tensors import Tensors, put, take
 
 FOLDS = 3  # each means to train a whole network
+HOW = "each answered by a model that was fitted without it"
 RATE = 0.2  # of personal.lr: these steps start from a head that fits already
 
 
@@ -47,7 +45,7 @@ class FineTuned:
 
     def assess(
         self, method: Method, state: ServerState, clients: Iterable[Prepared]
-    ) -> dict[int, dict[Features, Curve]]:
+    ) -> dict[int, Curves]:
         return self.solver.assess(method, state, clients)
 
     def make(
@@ -64,20 +62,23 @@ class FineTuned:
     ) -> Personal:
         site = client.site
         received = take(site.network)
-        frozen, _ = self.solver.held_out(method, state, client, choice)
+        frozen = self.solver.held_out(method, state, client, choice)
         moved = self._cross_validated(client, choice)
         put(site.network, received)
         (model,) = self.solver.make(method, state, [client], choice)
         if not _less_surprised(moved, frozen):
-            return model
-        network = finetune(site, choice)
+            return replace(model, held=frozen)
+        network = finetune(site, choice, client.curves)
         right = count_right(network, site, client.test)
         return Personal(site.client, right, model.images, _own_tensors(network), held=moved)
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
-    ) -> tuple[HeldOut, str]:
+    ) -> HeldOut:
         return self.solver.held_out(method, state, client, choice)
+
+    def how_held_out(self, method: Method, state: ServerState, client: Prepared) -> str:
+        return HOW + (CAUTION if method.met_labels(client.site.trains) else "")
 
     def _cross_validated(self, client: Prepared, choice: HeadChoice | None) -> HeldOut:
         site = client.site
@@ -101,10 +102,10 @@ class FineTuned:
         return cross_validate(labels, refit, rng.stream(site.seed, "folds", site.client), FOLDS)
 
 
-def finetune(site: Site, choice: HeadChoice | None) -> Classifier:
+def finetune(site: Site, choice: HeadChoice | None, curves: Curves | None = None) -> Classifier:
     """The site's encoder, in place, and a head that starts as the solved one."""
     seen = encoded(site)
-    start = solved(seen, strengths_for(seen, choice))
+    (start,) = solved([seen], strengths_for([seen], choice, [curves]))
     head = nn.Linear(start.weight.shape[1], site.classes, device=site.device)
     put(head, {"weight": start.weight, "bias": start.bias})
     network = Classifier(SideBySide(seen.parts), head).eval()  # batch norm stays as it is

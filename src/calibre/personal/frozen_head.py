@@ -45,7 +45,7 @@ class FrozenHead:
         train: list[Samples] = []
         tests: list[Samples] = []
         owned: list[Tensors] = []
-        for site, kept, test in clients:
+        for site, kept, test, _ in clients:
             owned.append(own_encoder(kept))
             encoder = site.network.get_submodule("encoder")
             features = encode(encoder, site.images[: site.labelled], site.normalization)
@@ -66,15 +66,17 @@ class FrozenHead:
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
-    ) -> tuple[HeldOut, str]:
+    ) -> HeldOut:
         site = client.site
         encoder = site.network.get_submodule("encoder")
         features = encode(encoder, site.images[: site.labelled], site.normalization)
         labelled = Samples(features, site.labels[: site.labelled])
         refit = refit_heads(labelled, first_head(site), site.personal, site.seed)
         generator = rng.stream(site.seed, "folds", site.client)
-        how = HOW + (CAUTION if method.met_labels(site.trains) else "")
-        return cross_validate(labelled.labels, refit, generator), how
+        return cross_validate(labelled.labels, refit, generator)
+
+    def how_held_out(self, method: Method, state: ServerState, client: Prepared) -> str:
+        return HOW + (CAUTION if method.met_labels(client.site.trains) else "")
 
 
 def first_head(site: Site) -> Head:

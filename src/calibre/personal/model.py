@@ -16,6 +16,7 @@ from calibre.models.fixed import Components
 from calibre.models.network import Head
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut
+from calibre.personal.pooling import Curves
 from calibre.tensors import Tensors, belongs, put, take
 
 
@@ -30,6 +31,7 @@ class Prepared(NamedTuple):
     site: Site
     kept: Tensors | None
     test: TestSet
+    curves: Curves | None = None  # what its cross-validation found, where that was asked before
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,13 @@ class Personal:
         if self.final is not None:
             more |= {"final.weight": self.final.weight, "final.bias": self.final.bias}
         if self.held is not None:
-            more |= {f"held.{name}": tensor for name, tensor in self.held._asdict().items()}
+            more |= held_tensors(self.held)
         return {**self.tensors, **more}
+
+
+def held_tensors(held: HeldOut) -> Tensors:
+    """How answers to held-out images are kept beside a personal model."""
+    return {f"held.{name}": tensor.contiguous() for name, tensor in held._asdict().items()}
 
 
 class Kept(NamedTuple):

@@ -56,7 +56,7 @@ class Own:
         choice: HeadChoice | None,
     ) -> list[Personal]:
         models = []
-        for site, kept, test in clients:
+        for site, kept, test, _ in clients:
             with rng.isolated(site.seed, "personal", site.round, site.client):
                 network = self.train(method, state, kept, site)
             right = count_right(network, site, test)
@@ -65,12 +65,14 @@ class Own:
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
-    ) -> tuple[HeldOut, str]:
+    ) -> HeldOut:
         site = client.site
         labels = site.labels[: site.labelled]
         generator = rng.stream(site.seed, "folds", site.client)
-        found = cross_validate(labels, self._refit(method, state, site), generator, FOLDS)
-        return found, ALONE if _grew_alone(state, client.kept) else HOW
+        return cross_validate(labels, self._refit(method, state, site), generator, FOLDS)
+
+    def how_held_out(self, method: Method, state: ServerState, client: Prepared) -> str:
+        return ALONE if _grew_alone(state, client.kept) else HOW
 
     def _refit(self, method: Method, state: ServerState, site: Site) -> Refit:
         """Whole personal models, made from the server's state and a part of the images alone."""

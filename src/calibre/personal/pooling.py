@@ -40,6 +40,9 @@ class Curve(Settings):
         return STRENGTHS[min(range(len(total)), key=lambda i: (round(total[i], 9), i))]
 
 
+Curves = dict[Features, Curve]  # of a client's experts
+
+
 class HeadChoice(Settings):
     """What all clients of a run go by."""
 

@@ -32,7 +32,7 @@ class AsReceived:
         choice: HeadChoice | None,
     ) -> list[Personal]:
         models = []
-        for site, kept, test in clients:
+        for site, kept, test, _ in clients:
             own = {n: t for n, t in (kept or {}).items() if belongs(n, ("encoder", "head"))}
             right = count_right(site.network, site, test)
             models.append(Personal(site.client, right, len(test.labels), own))
@@ -40,12 +40,14 @@ class AsReceived:
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
-    ) -> tuple[HeldOut, str]:
+    ) -> HeldOut:
         site = client.site
         encoders, head = method.classifier(site.network)
         images, labels = site.images[: site.labelled], site.labels[: site.labelled]
         features = encode(SideBySide(encoders), images, site.normalization)
         refit = as_it_is(features, F.linear(features, *head))
         generator = rng.stream(site.seed, "folds", site.client)
-        how = HOW + (CAUTION if method.met_labels(site.trains) else "")
-        return cross_validate(labels, refit, generator), how
+        return cross_validate(labels, refit, generator)
+
+    def how_held_out(self, method: Method, state: ServerState, client: Prepared) -> str:
+        return HOW + (CAUTION if method.met_labels(client.site.trains) else "")

@@ -287,8 +287,15 @@ def _flat(vectors: Tensor) -> Tensor:
 
 
 def _gram(left: Tensor, right: Tensor) -> Tensor:
-    """All products of p and q vectors of each task, [T, p, q]."""
-    return torch.bmm(_flat(left), _flat(right).mT)
+    """All products of p and q vectors of each task, [T, p, q].
+
+    A single task is computed twice: one product of small matrices is rounded in another way than
+    many are, and a client's bits must not depend on who is solved with it.
+    """
+    one, other = _flat(left), _flat(right)
+    if len(one) == 1:
+        one, other = one.repeat(2, 1, 1), other.repeat(2, 1, 1)
+    return torch.bmm(one, other.mT)[: left.shape[1] * left.shape[2]]
 
 
 def _dot(left: Tensor, right: Tensor) -> Tensor:

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from calibre.errors import UserError
 from calibre.models.network import Head
-from calibre.personal.blocks import Block, blocks
+from calibre.personal.blocks import ABSENT, Block, blocks
 from calibre.personal.heads import Samples
 from calibre.personal.regression import Tasks, minimise
 
 FLOOR = 0.01  # of the usual spread: a feature that hardly varies is not blown up beyond it
 GAP = 1e-4  # of the objective from its least, in parts of it
 DISTANCE = 5e-7  # of the coefficients from the best: two solutions are within twice as much
+TO_COMPARE = 1e-7  # the gap of heads whose losses are compared: mean losses are right to 1e-3
 STRONGEST, WEAKEST = 1e-9, 1e9  # the penalties that float64 can do justice to
 
 
@@ -87,9 +88,8 @@ def solve_heads(problems: Sequence[HeadProblem], classes: int) -> list[Head]:
     decides, with a penalty of |w|²/(4C). scikit-learn solves the binomial form, which penalises w
     by |w|²/(2C): its C for the same head is twice ours.
 
-    A client's head does not depend on the others of the call but by rounding (below 1e-6, as
-    all are solved to ``DISTANCE``). The same problems in the same order, with the same number of
-    threads, give the same bits.
+    A client's head does not depend on the others of the call (see ``blocks``). The same problems,
+    with the same number of threads, give the same bits.
     """
     samples = [Samples(problem.features, problem.labels) for problem in problems]
     priors = [problem.prior for problem in problems]
@@ -114,6 +114,89 @@ def solve_block(
     ridge = 1 / torch.tensor(strengths, dtype=torch.float64).unsqueeze(1)
     found = minimise(tasks, ridge, start.double().unsqueeze(1), GAP, DISTANCE)
     return block.heads(found.squeeze(1), classes)
+
+
+class FoldedProblem(NamedTuple):
+    """One client's regressions, each of which leaves one fold of its samples out."""
+
+    features: Tensor  # [n, d], standardised
+    labels: Tensor  # int64 [n], in 0..K-1
+    fold: Tensor  # int64 [n], in 0..F-1; -1: in no fold, and learnt from by all
+    strengths: Sequence[float]  # C, rising by the same factor: each starts from those before
+    prior: Head | None = None
+
+
+def answer_folds(
+    problems: Sequence[FoldedProblem],
+    classes: int,
+    folds: int,
+    gap: float = GAP,
+    distance: float = DISTANCE,
+) -> list[Tensor]:
+    """For every strength, logits of the samples by the head that did not see them, [S, n, K].
+
+    They are those of :func:`solve_heads` on the other folds, and zero for samples in no fold. All
+    problems have the same number of strengths. Every class must have a sample outside each fold.
+    A client's folds share its samples and their axes: as tasks of one block they cost little more
+    than their arithmetic.
+    """
+    samples = [Samples(problem.features, problem.labels) for problem in problems]
+    priors = [problem.prior for problem in problems]
+    strengths = [strength for problem in problems for strength in problem.strengths]
+    check([f"problem {i}" for i in range(len(problems))], samples, priors, strengths, classes)
+    answers: dict[int, Tensor] = {}
+    for block in blocks(samples, priors, tasks=folds):
+        group = [problems[i] for i in block.members]
+        found = _answer_block(block, group, classes, folds, gap, distance)
+        answers |= zip(block.members, found, strict=True)
+    return [answers[i] for i in range(len(problems))]
+
+
+def _answer_block(
+    block: Block,
+    problems: Sequence[FoldedProblem],
+    classes: int,
+    folds: int,
+    gap: float,
+    distance: float,
+) -> list[Tensor]:
+    device = block.design.device
+    fold = torch.full_like(block.labels, -1)  # [B, n]
+    for row, problem in zip(fold, problems, strict=True):
+        row[: len(problem.fold)] = problem.fold
+    number = torch.arange(folds, device=device)[:, None]  # [F, 1]
+    outside = fold[:, None] != number  # [B, F, n]
+    used = ~outside.all(2, keepdim=True)  # a fold without samples has nothing to answer
+    tasks = Tasks.of(
+        block.design,
+        block.offset,
+        block.labels,
+        outside & used & block.real[:, None],
+        block.present[:, None].expand(-1, folds, -1),
+    )
+    here = block.design.new_zeros(*tasks.known.shape[:3], block.design.shape[2])
+    before = here
+    own = fold.clamp(min=0)[:, None, None].expand(-1, -1, block.present.shape[1], -1)
+    answers: list[Tensor] = []
+    for strengths in zip(*(problem.strengths for problem in problems), strict=True):
+        ridge = 1 / torch.tensor(strengths, dtype=torch.float64, device=device)
+        start = 2 * here - before  # as far again as from the strength before the last
+        found = minimise(tasks, ridge[:, None].repeat(1, folds), start, gap, distance)
+        before, here = (here if answers else found), found
+        answers.append(tasks.logits(found).gather(1, own).squeeze(1))  # [B, K, n]
+    logits = torch.stack(answers, dim=1)  # [B, S, K, n]
+    return [
+        _over_all_classes(of_client[:, : len(held), : len(p.labels)].mT, held, p.fold, classes)
+        for of_client, held, p in zip(logits, block.classes, problems, strict=True)
+    ]
+
+
+def _over_all_classes(logits: Tensor, held: Tensor, fold: Tensor, classes: int) -> Tensor:
+    """Logits [S, n, K] as the heads of ``Block.heads`` would give them, of a client's classes."""
+    answers = logits.new_full((*logits.shape[:2], classes), ABSENT)
+    answers[..., held] = logits - logits.mean(2, keepdim=True)
+    answers[:, fold < 0] = 0
+    return answers
 
 
 def check(

@@ -2,10 +2,12 @@
 
 Where the server has a head, a client's is shrunk towards it instead of towards zero. How strongly
 is chosen by cross-validation (:mod:`calibre.personal.pooling`). A second head on the pixels helps
-the first (:mod:`calibre.personal.encoded`).
+the first (:mod:`calibre.personal.encoded`). The heads of a group of clients are solved together.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +19,11 @@ from calibre.methods.method import Method, ServerState
 from calibre.models.fixed import Nothing, Pixels
 from calibre.models.network import Head
 from calibre.personal.class_mix import class_mix, corrected, label_mix
-from calibre.personal.encoded import Encoded, Expert, encode_client, parts_for
-from calibre.personal.frozen_head import CAUTION, HOW, LARGEST_GROUP
+from calibre.personal.cross_validation import curves_of, held_out, logits_without, strengths_for
+from calibre.personal.encoded import Encoded, encode_client, parts_for
+from calibre.personal.frozen_head import CAUTION, HOW
 from calibre.personal.heads import Samples
-from calibre.personal.holdout import FOLDS, HeldOut, held_out_of
+from calibre.personal.holdout import HeldOut
 from calibre.personal.model import (
     Personal,
     Prepared,
@@ -29,19 +32,28 @@ from calibre.personal.model import (
     own_encoder,
     part_tensors,
 )
-from calibre.personal.pooling import STRENGTHS, WORST, Curve, Features, HeadChoice, pooled
+from calibre.personal.pooling import Curves, HeadChoice
 from calibre.personal.solve import HeadProblem, solve_heads
 from calibre.personal.trust import fit_temperature
+from calibre.tensors import Tensors
+
+TOGETHER = 128  # clients whose heads are solved at once: enough to hide the cost of a call
+NUMBERS = 2**25  # of features held at once, about: clients beyond them wait for their turn
 
 
 class SolvedHead:
     def group(self, clients: int) -> int:
-        return max(4, min(LARGEST_GROUP, -(-clients // 8)))
+        return max(4, min(TOGETHER, -(-clients // 8)))
 
     def assess(
         self, method: Method, state: ServerState, clients: Iterable[Prepared]
-    ) -> dict[int, dict[Features, Curve]]:
-        return {site.client: curves_of(encoded(site)) for site, _, _ in clients}
+    ) -> dict[int, Curves]:
+        told: dict[int, Curves] = {}
+        everyone = ((client.site.client, encoded(client.site)) for client in clients)
+        for batch in _batches(everyone, lambda one: one[1].numbers):
+            ids, seen = zip(*batch, strict=True)
+            told |= zip(ids, curves_of(seen), strict=True)
+        return told
 
     def make(
         self,
@@ -50,31 +62,80 @@ class SolvedHead:
         clients: Iterable[Prepared],
         choice: HeadChoice | None,
     ) -> list[Personal]:
-        return [self._model(client, choice) for client in clients]
-
-    def _model(self, client: Prepared, choice: HeadChoice | None) -> Personal:
-        site, kept, test = client
-        seen = encoded(site)
-        strengths = strengths_for(seen, choice)
-        mix = mix_of(seen, site, strengths)
-        head = mix(solved(seen, strengths))
-        tested = Samples(seen.shown(test.images, site.normalization), test.labels)
-        all_labels = seen.with_more(test.images, test.labels, site.normalization)
-        return Personal(
-            site.client,
-            count_right_by_head(head, tested),
-            len(test.labels),
-            {**own_encoder(kept), **part_tensors(seen.parts[1:]), **head_tensors(head)},
-            final=mix(solved(all_labels, strengths)),
-        )
+        everyone = (_Shown.of(client) for client in clients)
+        batches = _batches(everyone, lambda shown: shown.numbers)
+        return [model for batch in batches for model in _models(batch, choice)]
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
-    ) -> tuple[HeldOut, str]:
-        site = client.site
+    ) -> HeldOut:
+        seen = encoded(client.site)
+        (found,) = held_out([seen], strengths_for([seen], choice, [client.curves]))
+        return found
+
+    def how_held_out(self, method: Method, state: ServerState, client: Prepared) -> str:
+        return HOW + (CAUTION if method.met_labels(client.site.trains) else "")
+
+
+class _Shown(NamedTuple):
+    """A client's images as features: its site's network is free for the next client."""
+
+    client: int
+    seen: Encoded
+    tested: Samples  # by all parts, side by side
+    unlabelled: Tensor | None  # the same, where they tell how frequent classes are
+    own: Tensors  # of the encoder and of further parts
+    curves: Curves | None
+
+    @staticmethod
+    def of(client: Prepared) -> "_Shown":
+        site, kept, test, curves = client
         seen = encoded(site)
-        how = HOW + (CAUTION if method.met_labels(site.trains) else "")
-        return held_out(seen, strengths_for(seen, choice)), how
+        tested = Samples(seen.shown(test.images, site.normalization), test.labels)
+        others, told = site.images[site.labelled :], site.labels_by_class
+        unlabelled = seen.shown(others, site.normalization) if told and len(others) else None
+        own = {**own_encoder(kept), **part_tensors(seen.parts[1:])}
+        return _Shown(site.client, seen, tested, unlabelled, own, curves)
+
+    @property
+    def numbers(self) -> int:
+        others = 0 if self.unlabelled is None else self.unlabelled.numel()
+        return self.seen.numbers + self.tested.features.numel() + others
+
+
+Item = TypeVar("Item")
+
+
+def _batches(items: Iterable[Item], numbers: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """As many at a time as memory holds: it depends on nothing but the clients themselves."""
+    batch: list[Item] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += numbers(item)
+        if held >= NUMBERS:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+def _models(batch: Sequence[_Shown], choice: HeadChoice | None) -> list[Personal]:
+    seen = [shown.seen for shown in batch]
+    strengths = strengths_for(seen, choice, [shown.curves for shown in batch])
+    heads = solved(seen, strengths)
+    mixes = mixes_of(seen, [shown.unlabelled for shown in batch], strengths, heads)
+    finals = solved([shown.seen.with_more(shown.tested) for shown in batch], strengths)
+    return [
+        Personal(
+            shown.client,
+            count_right_by_head(mix(head), shown.tested),
+            len(shown.tested.labels),
+            {**shown.own, **head_tensors(mix(head))},
+            final=mix(final),
+        )
+        for shown, mix, head, final in zip(batch, mixes, heads, finals, strict=True)
+    ]
 
 
 def encoded(site: Site) -> Encoded:
@@ -104,76 +165,45 @@ def prior_of(site: Site) -> Head | None:
     return None if untouched and site.round == 0 else head
 
 
-def solved(seen: Encoded, strengths: Sequence[float]) -> Head:
-    """The experts' heads as one."""
-    heads = [
-        solve_heads([HeadProblem(*expert.samples, strength, expert.prior)], seen.classes)[0]
-        for expert, strength in zip(seen.experts, strengths, strict=True)
-    ]
-    return seen.joined(heads)
+def solved(group: Sequence[Encoded], strengths: Sequence[Sequence[float]]) -> list[Head]:
+    """The experts' heads as one, for each client."""
+    by_expert = []
+    for e in range(len(group[0].experts)):
+        experts = [seen.experts[e] for seen in group]
+        problems = [
+            HeadProblem(*expert.samples, own[e], expert.prior)
+            for expert, own in zip(experts, strengths, strict=True)
+        ]
+        by_expert.append(solve_heads(problems, group[0].classes))
+    return [seen.joined(heads) for seen, *heads in zip(group, *by_expert, strict=True)]
 
 
-def mix_of(seen: Encoded, site: Site, strengths: Sequence[float]) -> Callable[[Head], Head]:
-    """How to correct a head where labels were drawn by class, and not as classes come.
+def mixes_of(
+    group: Sequence[Encoded],
+    unlabelled: Sequence[Tensor | None],
+    strengths: Sequence[Sequence[float]],
+    heads: Sequence[Head],
+) -> list[Callable[[Head], Head]]:
+    """How to correct heads where labels were drawn by class, and not as classes come.
 
-    The client's unlabelled images tell how frequent its classes are. Where labels were drawn at
-    random, or there are no other images, a head stays as it is.
+    A client's ``unlabelled`` images tell how frequent its classes are. Where labels were drawn at
+    random, or there are no other images, there are none and a head stays as it is.
     """
-    unlabelled = site.images[site.labelled :]
-    if not site.labels_by_class or not len(unlabelled):
-        return lambda head: head
-    held = held_out(seen, strengths)
-    temperature = fit_temperature(held.logits, held.labels) if len(held.labels) else 1.0
-    head = solved(seen, strengths)
-    logits = F.linear(seen.shown(unlabelled, site.normalization), *head)
-    taught = label_mix(seen.labels.cpu(), seen.classes)
-    mix = class_mix((logits / temperature).softmax(1).cpu(), taught)
-    return lambda head: corrected(head, mix, taught, temperature)
+    told = [i for i, images in enumerate(unlabelled) if images is not None]
+    answers = logits_without([group[i] for i in told], [strengths[i] for i in told])
+    mixes: list[Callable[[Head], Head]] = [lambda head: head] * len(group)
+    for i, held in zip(told, answers, strict=True):
+        images = unlabelled[i]
+        assert images is not None
+        mixes[i] = _mix_of(group[i], held.float(), F.linear(images, *heads[i]))
+    return mixes
 
 
-def curves_of(seen: Encoded) -> dict[Features, Curve]:
-    """How well each strength would have done on the client's own labels, held out."""
-    return {expert.name: _curve(seen, expert) for expert in seen.experts}
-
-
-def _curve(seen: Encoded, expert: Expert) -> Curve:
+def _mix_of(seen: Encoded, held_out: Tensor, unlabelled: Tensor) -> Callable[[Head], Head]:
+    """From logits of the labelled images, held out, and of the others."""
     held = seen.fold >= 0
-    images = int(held.sum())
-    losses = [0.0] * len(STRENGTHS)
-    if images:
-        for i, logits in enumerate(without(seen, expert, STRENGTHS)):
-            loss = float(F.cross_entropy(logits[held], seen.labels[held], reduction="sum"))
-            losses[i] = min(loss, WORST * images)
-    return Curve(losses=tuple(losses), images=images)
-
-
-def strengths_for(seen: Encoded, choice: HeadChoice | None) -> list[float]:
-    """Each expert's C: by the client's own labels, and by what all clients found."""
-    own = curves_of(seen)
-    common = (choice or pooled([own]) or HeadChoice(common={})).common
-    middle = STRENGTHS[len(STRENGTHS) // 2]
-    return [curve.choose(common[name]) if name in common else middle for name, curve in own.items()]
-
-
-def held_out(seen: Encoded, strengths: Sequence[float]) -> HeldOut:
-    """Every labelled image answered by heads of the other folds."""
-    both = zip(seen.experts, strengths, strict=True)
-    logits = sum(e.share * without(seen, e, [strength])[0] for e, strength in both)
-    assert isinstance(logits, Tensor)
-    x = torch.cat([expert.samples.features for expert in seen.experts], dim=1).float()
-    return held_out_of(seen.labels, seen.fold, lambda rows: (x, logits.float()))
-
-
-def without(seen: Encoded, expert: Expert, strengths: Sequence[float]) -> list[Tensor]:
-    """For each strength, logits [n, K] of the labelled images by heads that did not see them."""
-    x, labels = expert.samples
-    fold = seen.fold
-    used = [f for f in range(FOLDS) if (fold == f).any()]
-    tasks = [(f, s) for s in range(len(strengths)) for f in used]
-    problems = [
-        HeadProblem(x[fold != f], labels[fold != f], strengths[s], expert.prior) for f, s in tasks
-    ]
-    answers = [x.new_zeros(len(x), seen.classes) for _ in strengths]
-    for (f, s), head in zip(tasks, solve_heads(problems, seen.classes), strict=True):
-        answers[s][fold == f] = F.linear(x[fold == f], *head)
-    return answers
+    sure = held_out[held], seen.labels[held]
+    temperature = fit_temperature(*sure) if bool(held.any()) else 1.0
+    taught = label_mix(seen.labels.cpu(), seen.classes)
+    mix = class_mix((unlabelled / temperature).softmax(1).cpu(), taught)
+    return partial(corrected, mix=mix, labelled=taught, temperature=temperature)

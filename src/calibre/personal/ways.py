@@ -10,7 +10,7 @@ from typing import Protocol
 from calibre.methods.method import Method, ServerState
 from calibre.personal.holdout import HeldOut
 from calibre.personal.model import Personal, Prepared
-from calibre.personal.pooling import Curve, Features, HeadChoice
+from calibre.personal.pooling import Curves, HeadChoice
 from calibre.sections import PersonalSettings
 
 
@@ -24,7 +24,7 @@ class PersonalWay(Protocol):
 
     def assess(
         self, method: Method, state: ServerState, clients: Iterable[Prepared]
-    ) -> dict[int, dict[Features, Curve]] | None:
+    ) -> dict[int, Curves] | None:
         """What each client's cross-validation says of what can be chosen; None: nothing can."""
         ...
 
@@ -43,8 +43,12 @@ class PersonalWay(Protocol):
 
     def held_out(
         self, method: Method, state: ServerState, client: Prepared, choice: HeadChoice | None
-    ) -> tuple[HeldOut, str]:
-        """Answers to a client's labelled images by models not fitted to them, and how they came."""
+    ) -> HeldOut:
+        """Answers to a client's labelled images by models not fitted to them."""
+        ...
+
+    def how_held_out(self, method: Method, state: ServerState, client: Prepared) -> str:
+        """How these answers come about, or why they cannot be used."""
         ...
 
 
