@@ -1,6 +1,7 @@
 """How soon the command answers, how soon the first client trains, and how much memory it takes."""
 
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -14,15 +15,17 @@ COMMAND = [sys.executable, "-m", "calibre"]
 
 
 def help_seconds() -> dict[str, Any]:
+    """Of the processor: on a busy machine the clock tells of the others."""
     seconds = []
     for _ in range(5):
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([*COMMAND, "--help"], check=True, capture_output=True)
-        seconds.append(time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     return {
-        "name": "seconds until calibre-fl --help has answered",
+        "name": "processor seconds until calibre-fl --help has answered",
         "ratio": min(seconds),
-        "target": "<= 0.5",
+        "target": "<= 0.25",
         "settings": {"of": len(seconds), "all": [round(s, 3) for s in seconds]},
     }
 
@@ -44,7 +47,7 @@ def first_client_seconds() -> dict[str, Any]:
     return {
         "name": "seconds from the command until the first client trains",
         "ratio": sorted(seconds)[1],
-        "target": "<= 6",
+        "target": "<= 3",
         "settings": {"experiment": "the default one", "all": [round(s, 2) for s in seconds]},
     }
 

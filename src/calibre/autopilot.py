@@ -44,6 +44,11 @@ class Chosen(NamedTuple):
 
 def for_data(values: Mapping[str, Any], place: str) -> Chosen:
     """The experiment on the data at ``place``; ``values`` are what the user has decided."""
+    return for_found(values, place)[0]
+
+
+def for_found(values: Mapping[str, Any], place: str) -> tuple[Chosen, sources.Found]:
+    """The same, and the source that was read for it: whoever loads it need not read it again."""
     source = Path(place).expanduser()
     section = values.get("data", {})
     if isinstance(section, Mapping):  # nonsense is told by `validate`
@@ -51,9 +56,10 @@ def for_data(values: Mapping[str, Any], place: str) -> Chosen:
     # a network from elsewhere decides for itself how it is built
     decided = completed({**values, "data": section})
     own: Experiment = validate(Experiment, decided)
-    filled, reasons = fill(decided, choose(sources.facts(own.data)))
+    found = sources.locate(own.data)
+    filled, reasons = fill(decided, choose(sources.facts(own.data, found)))
     experiment: Experiment = validate(Experiment, filled)
-    return Chosen(experiment, reasons)
+    return Chosen(experiment, reasons), found
 
 
 def choose(facts: Facts) -> list[Choice]:

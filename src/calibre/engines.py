@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from calibre.data.federation import SharedImages
 from calibre.engine.child import Worker, in_worker
 from calibre.errors import UserError
 from calibre.experiment import Experiment
@@ -11,11 +12,16 @@ from calibre.report.metrics import Metrics
 
 
 def run(
-    experiment: Experiment, folder: Path, emit: Emit, prepared: Iterable[Worker] = ()
+    experiment: Experiment,
+    folder: Path,
+    emit: Emit,
+    prepared: Iterable[Worker] = (),
+    shared: SharedImages | None = None,
 ) -> Metrics:
     """Carry out what is left of an experiment in a run folder; return its metrics.
 
-    ``prepared`` are worker processes that were started early; only the embedded engine has any.
+    ``prepared`` are worker processes that were started early, ``shared`` images that were read
+    already; only the embedded engine has any.
     """
     if in_worker():
         raise UserError(
@@ -33,4 +39,4 @@ def run(
         return simulate(experiment, folder, emit)
     from calibre.engine import rounds
 
-    return rounds.run(experiment, folder, emit, prepared)
+    return rounds.run(experiment, folder, emit, prepared, shared)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from calibre import __version__
-from calibre.data import federation as federations
+from calibre.data.federation import SharedImages
 from calibre.data.sources import load
 from calibre.engine.devices import Machine, choose, main_device, plan
 from calibre.engine.host import Host
@@ -47,10 +47,10 @@ def examine(experiment: Experiment) -> dict[str, dict[str, Any]]:
     }
 
 
-def seconds(experiment: Experiment) -> float:
+def seconds(experiment: Experiment, shared: SharedImages | None = None) -> float:
     """How long a run should take on this machine, floors not counted."""
     machine = Machine.here()
-    trial = _one_thread_trial(experiment, machine)
+    trial = _one_thread_trial(experiment, machine, shared or _read(experiment))
     workers = max(1, len(plan(experiment.engine, machine)))
     return (trial["training"] + trial["personal"]) / workers
 
@@ -58,7 +58,7 @@ def seconds(experiment: Experiment) -> float:
 def estimate(experiment: Experiment, machine: Machine) -> dict[str, Any]:
     """Time and memory from one short trial at the first client, with one thread like a worker."""
     devices = plan(experiment.engine, machine)
-    trial = _one_thread_trial(experiment, machine)
+    trial = _one_thread_trial(experiment, machine, _read(experiment))
     workers = max(1, len(devices))
     return {
         "run folder": f"runs/{experiment.folder_name}",
@@ -72,19 +72,27 @@ def estimate(experiment: Experiment, machine: Machine) -> dict[str, Any]:
     }
 
 
-def _one_thread_trial(experiment: Experiment, machine: Machine) -> dict[str, float]:
+def _read(experiment: Experiment) -> SharedImages:
+    return SharedImages.of(load(experiment.data), experiment.federation, experiment.seed)
+
+
+def _one_thread_trial(
+    experiment: Experiment, machine: Machine, shared: SharedImages
+) -> dict[str, float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _trial(experiment, Path(folder), main_device(experiment.engine, machine))
+            device = main_device(experiment.engine, machine)
+            return _trial(experiment, shared, Path(folder), device)
     finally:
         torch.set_num_threads(threads)
 
 
-def _trial(experiment: Experiment, folder: Path, device: str) -> dict[str, float]:
-    pool = load(experiment.data)
-    federation = federations.build(pool, experiment.federation, experiment.seed)
+def _trial(
+    experiment: Experiment, shared: SharedImages, folder: Path, device: str
+) -> dict[str, float]:
+    pool, federation = shared
     host = Host(experiment, pool, federation, folder, torch.device(device))
     loaded, state = host.load(METHOD), host.initial_state()
     method = experiment.method

@@ -13,6 +13,11 @@ from PIL import Image, ImageDraw
 from typer.testing import CliRunner
 
 from calibre import cli
+from calibre.data import federation as federations
+from calibre.data.federation import SharedImages
+from calibre.data.formats import folder as folders
+from calibre.data.sources import load
+from calibre.engine import rounds
 from calibre.experiment import NetworkSettings, read
 from calibre.models.network import Problem, build_encoder
 
@@ -86,6 +91,36 @@ def test_a_folder_is_all_it_takes(federation, tmp_path, monkeypatch):
     sheet = json.loads((tmp_path / "r" / "federation.json").read_text())
     assert sheet["source"]["unreadable"]["count"] == 1
     assert list(sheet["left_out"]) == ["site-4"]
+
+
+def test_the_source_is_read_once(federation, tmp_path, monkeypatch):
+    """What it says of itself, its decoding, the estimate and the run share one reading."""
+    monkeypatch.setenv("CALIBRE_CACHE", str(tmp_path / "cache"))
+    asked = {"listed": 0, "read": 0, "shared out": 0}
+
+    def counted(what, work):
+        def count(*arguments, **more):
+            asked[what] += 1
+            return work(*arguments, **more)
+
+        return count
+
+    monkeypatch.setattr(folders, "survey", counted("listed", folders.survey))
+    monkeypatch.setattr(folders, "read", counted("read", folders.read))
+    monkeypatch.setattr(federations, "build", counted("shared out", federations.build))
+    quick = [*QUICK, "--set", "training.rounds=1"]
+    done = invoke("run", "--data", federation, *quick, "--out", tmp_path / "r")
+    assert done.exit_code == 0, done.output
+    assert asked == {"listed": 1, "read": 1, "shared out": 1}
+
+
+def test_workers_take_the_decoded_images_and_never_ask_for_their_source(tiny, tmp_path):
+    experiment = tiny("training.rounds=1", "engine.workers=1")
+    shared = SharedImages.of(load(experiment.data), experiment.federation, experiment.seed)
+    gone = experiment.data.model_copy(update={"source": str(tmp_path / "gone")})
+    moved = experiment.model_copy(update={"data": gone})
+    metrics = rounds.run(moved, tmp_path / "r", shared=shared)
+    assert metrics.rounds == 1
 
 
 def test_an_encoder_from_elsewhere_is_taken_as_it_is(federation, tmp_path, monkeypatch):

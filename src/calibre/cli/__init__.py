@@ -29,6 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 110},
+    rich_markup_mode=None,  # plain help: boxes and colours would take as long to load as the rest
 )
 for command in (
     running.run, running.resume, repair.rewind, running.suite, comparing.compare, comparing.figure,

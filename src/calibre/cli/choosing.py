@@ -12,6 +12,7 @@ from calibre.cli.common import errors
 
 if TYPE_CHECKING:
     from calibre.autopilot import Choice
+    from calibre.data.federation import SharedImages
     from calibre.experiment import Experiment
 
 OwnData = Annotated[
@@ -33,37 +34,42 @@ def read_or_choose(
 
     if data is None:
         return experiments.read(experiment, changes)
-    return for_data(gather(experiment, changes), data, tell=False)
+    return for_data(gather(experiment, changes), data, tell=False)[0]
 
 
-def for_data(values: dict[str, Any], place: str, tell: bool = True) -> "Experiment":
-    """The experiment on the data at ``place``; ``values`` are what the user has decided.
+def for_data(
+    values: dict[str, Any], place: str, tell: bool = True
+) -> tuple["Experiment", "SharedImages"]:
+    """The experiment on the data at ``place``, and its images; ``values`` are the user's choices.
 
     The images are read here, with a progress bar; ``tell`` says what was found in them, and how
     long training should take.
     """
     from calibre import autopilot
-    from calibre.data import federation, sources
+    from calibre.data import sources
+    from calibre.data.federation import SharedImages
     from calibre.report.events import Progressed
     from calibre.screen import LiveView
 
-    experiment, reasons = autopilot.for_data(values, place)
+    (experiment, reasons), found = autopilot.for_found(values, place)
     _show(reasons, errors)
     with LiveView(errors) as view:
         pool = sources.load(
             experiment.data,
             lambda done, of: view(Progressed(stage="reading images", done=done, of=of)),
+            found,
         )
+    shared = SharedImages.of(pool, experiment.federation, experiment.seed)
     if tell:
         from calibre.estimate import seconds
         from calibre.wording import duration
 
-        sheet = federation.build(pool, experiment.federation, experiment.seed).datasheet
+        sheet = shared.federation.datasheet
         errors.print(sheet["description"], markup=False, highlight=False)
         for note in sheet["notes"]:
             errors.print(f"- {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-        errors.print(f"training should take about {duration(seconds(experiment))}")
-    return experiment
+        errors.print(f"training should take about {duration(seconds(experiment, shared))}")
+    return experiment, shared
 
 
 def _show(choices: Iterable["Choice"], console: Console) -> None:

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 SHOWN = 60  # clients that a screen has room for
 
-app = typer.Typer(help="Data sets and how they are spread over clients.", no_args_is_help=True)
+app = typer.Typer(
+    help="Data sets and how they are spread over clients.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command("list")

@@ -15,8 +15,12 @@ from rich.table import Table
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.errors import UserError
 
-deploy = typer.Typer(help="Coordinate a federation of real sites.", no_args_is_help=True)
-site = typer.Typer(help="Take part in a federation as a site.", no_args_is_help=True)
+deploy = typer.Typer(
+    help="Coordinate a federation of real sites.", no_args_is_help=True, rich_markup_mode=None
+)
+site = typer.Typer(
+    help="Take part in a federation as a site.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @deploy.callback()

@@ -42,9 +42,12 @@ def run(
     with _early_workers(values) as prepared:
         from calibre import experiment as experiments
 
-        settings = for_data(values, data) if data else experiments.read(experiment, set_)
+        if data:
+            settings, shared = for_data(values, data)
+        else:
+            settings, shared = experiments.read(experiment, set_), None
         folder = out or Path("runs") / settings.folder_name
-        run_and_show(settings, folder, tensorboard, as_json, prepared)
+        run_and_show(settings, folder, tensorboard, as_json, prepared, shared)
 
 
 def resume(
@@ -93,7 +96,12 @@ def _early_workers(values: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def run_and_show(
-    settings: Any, folder: Path, tensorboard: Path | None, as_json: bool, prepared: list[Any]
+    settings: Any,
+    folder: Path,
+    tensorboard: Path | None,
+    as_json: bool,
+    prepared: list[Any],
+    shared: Any = None,  # images that were read already
 ) -> None:
     from calibre import engines
     from calibre.engine.tensorboard import to_tensorboard
@@ -103,7 +111,7 @@ def run_and_show(
     try:
         board = to_tensorboard(tensorboard) if tensorboard else nullcontext(silent)
         with board as sink, LiveView(errors) as view:
-            metrics = engines.run(settings, folder, to_all(view, sink), prepared)
+            metrics = engines.run(settings, folder, to_all(view, sink), prepared, shared)
     except KeyboardInterrupt:
         errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
         sys.exit(INTERRUPTED)

@@ -115,6 +115,7 @@ def read(folder: Path) -> Pool | None:
             owners=np.load(folder / "owners.npy", allow_pickle=False) if owned else None,
             owner_names=tuple(about["owner_names"]),
             report=about["report"],
+            place=folder,
         )
     except Exception:  # absent; or damaged, and then it fails in any way
         return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -201,6 +201,17 @@ def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
         datasheet={},
     )
     return replace(federation, datasheet=datasheet(federation, pool, settings, seed, left_out))
+
+
+class SharedImages(NamedTuple):
+    """The images of an experiment, and who holds them: read once, for all who need them."""
+
+    pool: Pool
+    federation: Federation
+
+    @staticmethod
+    def of(pool: Pool, settings: FederationSettings, seed: int) -> "SharedImages":
+        return SharedImages(pool, build(pool, settings, seed))
 
 
 def _kept_labels(train: Parts, pool: Pool, settings: FederationSettings, seed: int) -> Mask | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class Pool:
     owners: npt.NDArray[np.int32] | None = None  # [N], index into owner_names: a natural partition
     owner_names: tuple[str, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)  # what happened to it on its way in
+    place: Path | None = None  # where it lies decoded, for other processes to map
 
     @property
     def shape(self) -> tuple[int, int, int]:

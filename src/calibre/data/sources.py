@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -34,6 +34,11 @@ class Found:
     read: Callable[[], Raw]
     content: str = ""  # a hash of what it holds, where no files decide that
 
+    @cached_property
+    def raw(self) -> Raw:
+        """What it holds, checked; read once, however often it is asked for."""
+        return read_found(self)
+
 
 @dataclass(frozen=True)
 class SourceRow:
@@ -45,9 +50,14 @@ class SourceRow:
     get: str  # the command that fetches it; empty where it is found
 
 
-def load(settings: DataSettings, progress: cache.Progress | None = None) -> Pool:
-    """The pool of a source: decoded the first time, mapped from the cache ever after."""
-    found = locate(settings)
+def load(
+    settings: DataSettings, progress: cache.Progress | None = None, found: Found | None = None
+) -> Pool:
+    """The pool of a source: decoded the first time, mapped from the cache ever after.
+
+    ``found`` is what :func:`locate` gave, where somebody has looked already.
+    """
+    found = found or locate(settings)
     entry = _entry(found, settings)
     return cache.read(entry) or cache.write(entry, _draft(found, settings), progress)
 
@@ -201,7 +211,7 @@ def read_found(found: Found) -> Raw:
 
 
 def _draft(found: Found, settings: DataSettings) -> cache.Draft:
-    raw = read_found(found)
+    raw = found.raw
     own = settings.source not in KNOWN
     train, test = (raw.train, raw.test) if raw.test else split(found.name, raw.train, settings)
     parts = [train, test] + ([raw.unlabelled] if raw.unlabelled else [])
@@ -224,10 +234,10 @@ def _draft(found: Found, settings: DataSettings) -> cache.Draft:
     )
 
 
-def facts(settings: DataSettings) -> Facts:
+def facts(settings: DataSettings, found: Found | None = None) -> Facts:
     """What a source says of itself, from names, tables and headers: nothing is decoded."""
-    found = locate(settings)
-    raw = read_found(found)
+    found = found or locate(settings)
+    raw = found.raw
     parts = [part for part in (raw.train, raw.test, raw.unlabelled) if part is not None]
     owners, names = _owners([part for part in (raw.train, raw.test) if part is not None])
     labels = raw.train.labels

@@ -75,8 +75,10 @@ class Processes:
         devices: Sequence[str],
         prepared: Iterable[Worker],
         deadline: float | None = None,  # seconds for one client's job; default: by those before
+        images: Path | None = None,  # where they lie decoded
     ) -> None:
         self.folder = folder
+        self.images = images
         self.devices = devices
         self.patience = Patience(deadline)
         self.busy: dict[int, Busy] = {}  # by worker
@@ -130,7 +132,8 @@ class Processes:
 
     def _set_up(self, worker: Worker, device: str) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # dead: reading from it will say so
-            say(worker.connection, Setup(folder=self.folder.resolve(), device=device))
+            folder = self.folder.resolve()
+            say(worker.connection, Setup(folder=folder, device=device, images=self.images))
 
     def _readable(self) -> list[int]:
         """Workers that have something to say, or none once one of them should have spoken."""

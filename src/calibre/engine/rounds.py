@@ -13,7 +13,7 @@ import torch
 from calibre import __version__
 from calibre.data import federation as federations
 from calibre.data.datasheet import dealt_anew
-from calibre.data.federation import Federation
+from calibre.data.federation import Federation, SharedImages
 from calibre.data.sources import load
 from calibre.engine import privacy, robust
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
@@ -56,15 +56,19 @@ def run(
     folder: Path,
     emit: Emit = silent,
     prepared: Iterable[Worker] = (),
+    shared: SharedImages | None = None,
 ) -> Metrics:
     """Carry out an experiment, or what is left of it, in a run folder; return its metrics.
 
-    ``prepared`` are worker processes that were started early, while this one was still loading.
+    ``prepared`` are worker processes that were started early, while this one was still loading;
+    ``shared`` are the experiment's images and who holds them, where they are known already.
     """
     started = time.monotonic()
     devices = plan(experiment.engine, machine := Machine.here(), experiment.training.amp)
-    pool = load(experiment.data, progress=_loading(emit))
-    federation = federations.build(pool, experiment.federation, experiment.seed)
+    if shared is None:
+        pool = load(experiment.data, progress=_loading(emit))
+        shared = SharedImages.of(pool, experiment.federation, experiment.seed)
+    pool, federation = shared
     for note in dealt_anew(pool, experiment.federation):
         emit(Warned(text=note))
     device = torch.device(main_device(experiment.engine, machine))
@@ -75,7 +79,7 @@ def run(
         # only now: what a user may have got wrong leaves no folder behind
         keep(federation, experiment, store)
         crew: Crew = (
-            Processes(folder, devices, prepared, experiment.engine.deadline)
+            Processes(folder, devices, prepared, experiment.engine.deadline, pool.place)
             if devices
             else InProcess(host)
         )

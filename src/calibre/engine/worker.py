@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from calibre import experiment as experiments
+from calibre.data import cache
 from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.engine.host import Host
@@ -46,6 +47,7 @@ class Setup(Settings):
 
     folder: Path
     device: str
+    images: Path | None  # where they lie decoded: a worker does not look for their source again
 
 
 class State(Settings):
@@ -90,7 +92,7 @@ def serve(connection: Connection) -> None:
     experiment = experiments.read(setup.folder / "experiment.toml")
     host = Host(
         experiment,
-        load(experiment.data),
+        (setup.images and cache.read(setup.images)) or load(experiment.data),
         federations.load(setup.folder),
         setup.folder,
         torch.device(setup.device),
