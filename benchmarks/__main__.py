@@ -4,15 +4,18 @@ import argparse
 import json
 import platform
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from benchmarks import augmentation, flower, heads, importing, rounds, serving, startup
+from benchmarks import augmentation, flower, heads, importing, rounds, scale, serving, startup
+from benchmarks.regressions import regressions
 from calibre.cores import usable_cores
 from calibre.registry import OBJECTIVES
 
@@ -23,6 +26,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--repeats", type=int, default=3, help="of the federated rounds")
     parser.add_argument("--only", default="", help="words in the benchmark's name")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="keep nothing; name what is more than 5 %% worse than what is kept, and exit with 1",
+    )
     arguments = parser.parse_args()
     suite: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "startup": lambda: [startup.help_seconds(), startup.first_client_seconds()],
@@ -37,6 +45,8 @@ def main() -> None:
             if name != "simclr"  # above
         },
         "supervised": lambda: rounds.supervised(arguments.repeats),
+        "labels": lambda: rounds.labels(arguments.repeats),
+        "scale": scale.measure,
         "importing": lambda: [importing.measure()],
         "flower": flower.measure,
         "serving": serving.measure,
@@ -56,15 +66,25 @@ def main() -> None:
             result["target"],
             "ok" if result["met"] else "NO",
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if arguments.check:
+        worse = regressions(results, _kept())
+        for regression in worse:
+            console.print(f"[bold red]regressed:[/] {escape(str(regression))}", highlight=False)
+        sys.exit(1 if worse else 0)
     _keep(results)
 
 
 def _keep(results: list[dict[str, Any]]) -> None:
     """Renew what was measured; each result says of which commit it is."""
-    known = json.loads(LATEST.read_text()) if LATEST.exists() else []
-    merged = {result["name"]: result for result in [*known, *results]}
+    merged = {result["name"]: result for result in [*_kept(), *results]}
     LATEST.write_text(json.dumps(list(merged.values()), indent=2) + "\n")
+
+
+def _kept() -> list[dict[str, Any]]:
+    known: list[dict[str, Any]] = json.loads(LATEST.read_text()) if LATEST.exists() else []
+    return known
 
 
 def _machine() -> str:

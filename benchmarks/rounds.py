@@ -21,6 +21,7 @@ from calibre.engine.rounds import OngoingRun
 from calibre.experiment import Experiment, read
 from calibre.run_folder import RunFolder
 
+NO_LABELS = "method.labels.weight=0"
 SUPERVISED = ("fedavg", "fedrep", "ditto", "apfl")
 
 
@@ -69,10 +70,29 @@ def supervised(repeats: int) -> list[dict[str, Any]]:
     return results
 
 
+def labels(repeats: int) -> list[dict[str, Any]]:
+    """What the term l_c adds to a round of Calibre: a batch of 32 labelled images beside each."""
+    size = Load("cnn", 32, clients=4, images=500, batch=125)
+    changes = {
+        "without": ("method.name=calibre", NO_LABELS),
+        "with": ("method.name=calibre", "method.labels.weight=1"),
+    }
+    with _experiments(size, changes) as experiments:
+        seconds = _alternate(size, experiments, {}, repeats)
+    return [
+        {
+            "name": f"Calibre round with labels against without, cnn width {size.width}",
+            "ratio": _ratio(seconds["with"], seconds["without"]),
+            "target": "<= 1.35",
+            "settings": _settings(size, seconds),
+        }
+    ]
+
+
 def _objective(objective: str, size: Load, repeats: int) -> list[dict[str, Any]]:
     """Alternate the rounds and their bare loops; the middle one of the ratios."""
     changes = {
-        name: (f"method.name={name}", f"method.objective={objective}")
+        name: (f"method.name={name}", f"method.objective={objective}", NO_LABELS)
         for name in ("pfl-ssl", "calibre")
     }
     with _experiments(size, changes) as experiments:

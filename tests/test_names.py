@@ -44,6 +44,7 @@ def test_no_two_modules_or_packages_share_a_name():
 TESTS = Path(__file__).parent
 BEYOND_MODULES = {  # what these test is no single module's doing
     "attack": "seeded cases against the whole",
+    "benchmarks": "the benchmarks' own modules",
     "golden": "the bits of whole runs",
     "deploy/test_bits.py": "the same bits on a grid",
     "deploy/test_deployment.py": "the walk-through, with real processes",

@@ -405,3 +405,41 @@ def test_labels_drawn_by_class_are_as_even_as_the_images_allow(count):
                 expected[k] += 1
     assert held.sum() == count
     assert sorted(held) == sorted(expected)
+
+
+@pytest.mark.parametrize("few", [partition.FEW, 0])
+def test_places_are_those_of_numpys_choice_bit_for_bit(few, monkeypatch):
+    """Federations of earlier runs must come out the same: their hashes are compared."""
+    monkeypatch.setattr(partition, "FEW", few)
+    draw = np.random.default_rng(0)
+    streams = partial(numpy_stream, 3, "test-distinct")
+    for largest in (2, 9, 60, 9000):
+        sizes = draw.integers(1, largest, 8)
+        counts = np.minimum(draw.integers(0, 30, (9, 8)), sizes)
+        expected = []
+        for client, row in enumerate(counts.tolist()):
+            rng = streams(client)
+            for size, wanted in zip(sizes.tolist(), row, strict=True):
+                expected += rng.choice(size, wanted, replace=False, shuffle=False).tolist()
+        assert partition.distinct(sizes, counts, streams).tolist() == expected
+
+
+def test_twenty_thousand_clients_are_drawn_without_a_call_for_each_class():
+    """It counts draws, not seconds: one call for each client."""
+    calls = 0
+
+    class Counting:
+        def __init__(self, client):
+            self.rng = numpy_stream(0, "test-many", client)
+
+        def integers(self, *bounds, **more):
+            nonlocal calls
+            calls += 1
+            return self.rng.integers(*bounds, **more)
+
+    counts = np.tile([1, 0, 2, 1, 3], (20_000, 1))
+    places = partition.distinct(np.array([50, 40, 30, 20, 10]), counts, Counting)
+    assert calls == 20_000
+    assert len(places) == counts.sum()
+    three = places.reshape(20_000, 7)[:, 4:]
+    assert (np.diff(np.sort(three, axis=1), axis=1) > 0).all()  # no image twice
