@@ -105,7 +105,7 @@ def test_the_card_tells_of_the_run(finished):
     for group in ("train", "novel"):
         assert card.fairness[group].items() <= metrics[group].items()
         assert card.fairness[group]["worst_tenth"] == metrics[group]["worst_tenth"]
-    assert card.run["federation"] == metrics.federation
+    assert card.run["federation"] == metrics["federation"]
     assert card.floors.keys() == {"untrained"}
     assert card.settings["network"]["width"] == 8
     assert "root" not in card.settings["data"]  # a path of the machine that trained

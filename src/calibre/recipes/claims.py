@@ -16,7 +16,7 @@ Runs = Mapping[str, Sequence[ByGroup]]  # metrics by method, one per seed
 class Claim:
     """How far a method is from another one, as the paper puts it."""
 
-    id: str
+    id: str  # q1 to q8: docs/results.md; C1, C2, ...: a figure of the paper
     against: str | None  # a method's label; None: whichever is best of those not calibrated
     group: Group
     key: Literal["mean", "variance"]
