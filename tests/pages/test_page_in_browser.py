@@ -18,9 +18,9 @@ TOKEN = "correct-horse-battery-staple"
 
 
 @contextmanager
-def served(bundle: Bundle, **options: Any):
+def served(bundle: Bundle, pictures: bool = False, **options: Any):
     with (
-        Predictions(bundle, body=100_000) as made,
+        Predictions(bundle, body=100_000, pictures=pictures) as made,
         Server(made.routes, port=0, **options).in_background() as running,
     ):
         yield running
@@ -250,3 +250,19 @@ def test_the_token_is_asked_for_once(browser, bundle, pictures):
         choose(browser, pictures / "red.png")
         assert texts(browser, "article h2") == [bundle.classes[0].strip()]
         assert browser.execute_script("return document.cookie") == ""
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_mistakes_are_pictured_on_the_clients_own_machine_only(browser, pictures):
+    made = make_bundle(per_class=20, test=3)
+    with served(made, pictures) as running:
+        visit(browser, running, width=390)
+        browser.find_element("tag name", "summary").click()
+        assert "What it gets wrong" in texts(browser, "#card h2")
+        shown = "return [...document.querySelectorAll('#card img')].map((one) => one.naturalWidth)"
+        if pictures:
+            until(browser, "return document.querySelector('#card img')?.complete")
+            assert browser.execute_script(shown)[0] > 90
+        else:
+            assert browser.find_elements("css selector", "#card img") == []
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 390

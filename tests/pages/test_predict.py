@@ -1,5 +1,6 @@
 import io
 import threading
+from urllib.request import urlopen
 
 import pytest
 from PIL import Image
@@ -185,3 +186,15 @@ def test_a_failure_of_the_model_costs_its_own_requests_alone(server, bundle, mon
     assert "swordfish" in capsys.readouterr().err
     monkeypatch.undo()
     assert predict(server, png(square(COLOURS["red"], 1)))[0] == 200
+
+
+def test_pictures_of_own_images_are_shown_only_where_that_was_said(server, bundle):
+    assert bundle.pictures is not None
+    assert ask(server, path="/mistakes.png")[0] == 404
+    with (
+        Predictions(bundle, pictures=True) as made,
+        Server(made.routes, port=0).in_background() as running,
+    ):
+        answer = urlopen(running.url + "mistakes.png", timeout=20)
+        assert answer.headers["Content-Type"] == "image/png"
+        assert answer.read() == bundle.pictures

@@ -36,9 +36,9 @@ def copy(bundle, tmp_path):
     return shutil.copytree(bundle, tmp_path / "copy")
 
 
-def test_a_bundle_is_three_files_without_a_pickle(bundle):
+def test_a_bundle_is_four_files_without_a_pickle(bundle):
     assert sorted(file.name for file in bundle.iterdir()) == [
-        "card.json", "card.md", "model.safetensors",
+        "card.json", "card.md", "mistakes.png", "model.safetensors",
     ]  # fmt: skip
     tensors = load_file(bundle / "model.safetensors")
     assert tensors["network.head.weight"].shape[0] == 3

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from calibre.personal.assemble import assemble
-from calibre.personal.card import markdown
+from calibre.personal.card_text import markdown
 from calibre.personal.holdout import cross_validate, refit_heads
 from calibre.personal.trust import wilson
 from tests.personal.made_bundle import COLOURS, fit_head, make_bundle, making
@@ -127,7 +127,7 @@ def test_names_cannot_become_markup():
     assert "\n# y" not in text
     assert "\n# c" not in text
     assert not re.search(r"(?<!\\)\[x", text)
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "12 | 10" in line]
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "12 | 10 |" in line]
     assert len(rows) == 3
 
 

@@ -2,10 +2,15 @@ import numpy as np
 import pytest
 import torch
 
+from calibre.personal import refusals
 from calibre.personal.judge import problems, statistics
 from calibre.personal.outside import fit_prototypes
-from calibre.personal.refusals import far_away, held_out_distances, limit_at, outside_of, usual_of
+from calibre.personal.refusals import far_away, held_out_distances, limit_at, show_made_up, usual_of
 from tests.personal.made_bundle import COLOURS, making, square
+
+
+def outside_of(made, prototypes, usual):
+    return refusals.outside_of(made, prototypes, usual, show_made_up(made, prototypes, usual))
 
 
 def test_both_looks_count_towards_the_rate():

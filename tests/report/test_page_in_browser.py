@@ -7,6 +7,7 @@ import pytest
 
 from calibre.report.page import write_page
 from calibre.report.runs import Run, read, read_all
+from tests.personal.made_bundle import make_bundle
 from tests.report.made_run import make_run
 
 HOSTILE = ("<script>window.hacked = 1</script>", "</script><img src=x onerror=window.hacked=2>")
@@ -289,3 +290,25 @@ def test_names_from_elsewhere_stay_text(
             assert tip(browser)
     assert browser.find_elements("tag name", "img") == []
     assert browser.execute_script("return window.hacked") is None
+
+
+def test_what_a_model_gets_wrong_is_shown_for_the_client_chosen(browser, tmp_path):
+    from selenium.webdriver.support.ui import Select
+
+    hostile = (HOSTILE[0], "plain", LONG)
+    run = make_run(tmp_path / "run", 2, 0, names=["a", HOSTILE[1]])
+    facts = {"experiment": read(run).metrics.experiment, "seed": 0}
+    for place, name in (("0", "a"), ("1", HOSTILE[1])):
+        made = make_bundle(per_class=20, test=3, client=name, classes=hostile, run=facts)
+        made.save(run / "bundles" / place)
+    visit(browser, [read(run)], tmp_path, width=390)
+    section = browser.find_element("css selector", ".mistaken")
+    assert "On 60 images, by cross-validation" in section.text
+    first = [row.text.split()[0] for row in section.find_elements("css selector", ".recalls tr")]
+    assert first[0] == "class"
+    assert len(first) == 1 + 3
+    Select(section.find_element("tag name", "select")).select_by_index(1)
+    assert "plain" in section.find_element("css selector", ".recalls").text
+    assert browser.execute_script("return window.hacked === undefined")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    assert browser.get_log("browser") == []

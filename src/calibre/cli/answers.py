@@ -63,7 +63,7 @@ def print_csv(model: "Bundle", predictions: Iterator["Prediction"]) -> int:
 
 def show_card(card: "Card", folder: Path) -> None:
     """What a newcomer wants to know of its model."""
-    from calibre.personal.card import accuracy_in_words
+    from calibre.personal.card_text import accuracy_in_words
 
     console = Console(highlight=False, soft_wrap=True)
     held = [f"{held.name} ({held.labelled})" for held in card.classes]

@@ -25,6 +25,7 @@ from calibre.cli.listening import (
     Unprotected,
     access,
     answer_until_stopped,
+    is_this_machine,
 )
 from calibre.errors import UserError
 from calibre.wording import percent, span
@@ -241,7 +242,7 @@ def serve(
     known = access(name, token, certificate, key, unprotected)
     body = int(largest * 2**20)
     limits = Limits(memory=max(Limits.memory, 2 * body))
-    with Predictions(model, body) as predictions:
+    with Predictions(model, body, pictures=is_this_machine(host)) as predictions:
         requests = RequestLog(log) if log else None
         routes, metrics = predictions.routes, predictions.metrics
         server = Server(routes, host, port, known, limits, requests, metrics)

@@ -1,5 +1,6 @@
 """What the commands that answer browsers share: where they listen, and who may ask."""
 
+import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,6 +57,14 @@ def access(
         tls=encrypted(certificate, key) if certificate and key else None,
         unprotected=unprotected,
     )
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether nobody but this machine can ask."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, of whichever address
+        return False
 
 
 def answer_until_stopped(server: "Server", what: str, token: Path | None) -> None:

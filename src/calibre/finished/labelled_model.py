@@ -6,7 +6,7 @@ from typing import Any
 from calibre.finished.collection import Collection
 from calibre.finished.newcomer import personalize_newcomer
 from calibre.personal.bundle import BundleThereError, check_place, older_name
-from calibre.personal.card import accuracy_in_words
+from calibre.personal.card_text import accuracy_in_words
 
 
 def make_model(run: Path, held: Collection, place: Path, replace: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 GET /           a page to drop images on
 GET /card       the model card, as JSON; /card.md for people
+GET /mistakes.png   pictures for the card, of the client's own images: on its own machine only
 POST /predict   an image file as the body: its answer; or a form with files: all their answers
 """
 
@@ -24,8 +25,8 @@ from calibre.pages.forms import File, files, is_form
 from calibre.pages.http import TEXT, Answer, RefusedError, Request
 from calibre.pages.prometheus import ServiceMetrics
 from calibre.pages.routing import Route
-from calibre.personal.bundle import Bundle, Prediction
-from calibre.personal.card import markdown
+from calibre.personal.bundle import PICTURES, Bundle, Prediction
+from calibre.personal.card_text import markdown
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 BODY = 20 * 2**20  # bytes
@@ -39,7 +40,9 @@ Found = Prediction | RefusedError
 class Predictions:
     """The routes of a bundle, and the threads that run it until the block ends."""
 
-    def __init__(self, bundle: Bundle, body: int = BODY, pixels: int = PIXELS) -> None:
+    def __init__(
+        self, bundle: Bundle, body: int = BODY, pixels: int = PIXELS, pictures: bool = False
+    ) -> None:
         warnings.filterwarnings("ignore", module="PIL")  # strangers' files write on no screen
         torch.set_num_threads(1)  # a small model is slower in several threads, many callers far so
         self._bundle, self._pixels = bundle, pixels
@@ -53,11 +56,13 @@ class Predictions:
         card = bundle.card.model_dump(mode="json")
         self._page = page("predict.html")
         self._card = Answer(json.dumps(card, ensure_ascii=False).encode(errors="replace"))
-        self._card_text = Answer(markdown(bundle.card).encode(errors="replace"), TEXT)
+        shown = pictures and bundle.pictures is not None
+        self._card_text = Answer(markdown(bundle.card, shown).encode(errors="replace"), TEXT)
         self.routes = (
             Route("/", self._show_page),
             Route("/card", self._show_card),
             Route("/card.md", self._show_card_text),
+            *([Route(f"/{PICTURES}", self._show_pictures)] if shown else []),
             Route("/predict", self._answer, "POST", body),
         )
 
@@ -79,6 +84,9 @@ class Predictions:
 
     async def _show_card_text(self, request: Request) -> Answer:
         return self._card_text
+
+    async def _show_pictures(self, request: Request) -> Answer:
+        return Answer(self._bundle.pictures or b"", "image/png")
 
     async def _answer(self, request: Request) -> Answer:
         if not is_form(request):

@@ -13,9 +13,10 @@ from calibre.personal.bundle import Bundle
 from calibre.personal.card import Accuracy, Calibration, Card, Held
 from calibre.personal.feature_parts import spec_of
 from calibre.personal.making import Making
+from calibre.personal.mistakes import answered, mistakes_of
 from calibre.personal.outside import fit_prototypes
 from calibre.personal.predictor import Predictor
-from calibre.personal.refusals import outside_of, usual_of
+from calibre.personal.refusals import outside_of, show_made_up, usual_of
 from calibre.personal.trust import calibration_error, fit_temperature, surprise, wilson
 from calibre.wording import rate as in_words
 from calibre.wording import span
@@ -32,7 +33,11 @@ def assemble(making: Making) -> Bundle:
     accuracy = _accuracy(making)
     calibration = _calibration(making)
     usual = usual_of(making)
-    outside = outside_of(making, prototypes, usual)
+    shown = show_made_up(making, prototypes, usual)
+    outside = outside_of(making, prototypes, usual, shown)
+    temperature = calibration.temperature
+    seen = answered(making, temperature, prototypes, usual)
+    mistakes, pictures = mistakes_of(making, seen, shown, temperature, outside.limit)
     predictor = Predictor.of(
         making.encoders,
         making.final or making.head,
@@ -49,6 +54,7 @@ def assemble(making: Making) -> Bundle:
         unlabelled=making.unlabelled,
         accuracy=accuracy,
         calibration=calibration,
+        mistakes=mistakes,
         outside=outside,
         usual=usual,
         fairness=dict(making.fairness),
@@ -60,7 +66,7 @@ def assemble(making: Making) -> Bundle:
         settings=dict(making.settings),
         warnings=(*making.notes, *_warnings(making, accuracy)),
     )
-    return Bundle(card, predictor)
+    return Bundle(card, predictor, pictures=pictures)
 
 
 def _held(making: Making) -> tuple[Held, ...]:

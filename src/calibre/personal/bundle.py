@@ -3,6 +3,7 @@
     model.safetensors   the tensors of a Predictor: images in, probabilities and distances out
     card.json           what it is, for programs; with the SHA-256 of everything
     card.md             the same for people
+    mistakes.png        its surest mistakes on images of the client's own; may be taken away
 
 Nothing is unpickled, and the network is rebuilt from its settings. Loading checks every hash.
 """
@@ -29,7 +30,8 @@ from calibre.data.formats.decoders import decode
 from calibre.errors import UserError
 from calibre.files import sync_folder, write_atomic
 from calibre.models.network import Problem, is_own_code, to_fast_layout
-from calibre.personal.card import Card, markdown
+from calibre.personal.card import Card
+from calibre.personal.card_text import markdown
 from calibre.personal.feature_parts import build_part
 from calibre.personal.judge import Problems, as_trained, problems
 from calibre.personal.pictures import Picture, as_encoded, is_one
@@ -39,8 +41,10 @@ from calibre.tensors import Tensors, check_like, take
 
 LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
 LARGEST_MODEL = 2**33
+LARGEST_PICTURES = 2**23
 VERSION = 3
 FILES = ("model.safetensors", "card.md")
+PICTURES = "mistakes.png"
 NONE = "none of your classes"
 
 Floats = npt.NDArray[np.float32]
@@ -75,8 +79,15 @@ class Prediction:
 class Bundle:
     """A personal model, ready to predict."""
 
-    def __init__(self, card: Card, predictor: Predictor, limit: float | None = None) -> None:
+    def __init__(
+        self,
+        card: Card,
+        predictor: Predictor,
+        limit: float | None = None,
+        pictures: bytes | None = None,
+    ) -> None:
         self.card = card
+        self.pictures = pictures  # of the client's own images: its surest mistakes, as PNG
         self.predictor = predictor.eval()
         self.limit = card.outside.limit if limit is None else limit  # beyond it: none of yours
 
@@ -90,7 +101,7 @@ class Bundle:
         if rate not in limits:
             known = ", ".join(f"{known:g}" for known in limits) or "none"
             raise UserError(f"--refuse {rate:g}: the bundle's card has limits for {known}")
-        return Bundle(self.card, self.predictor, limits[rate])
+        return Bundle(self.card, self.predictor, limits[rate], self.pictures)
 
     def predict(self, images: Picture | Iterable[Picture]) -> list[Prediction]:
         """One prediction per image: files, encoded bytes, Pillow images or uint8 arrays."""
@@ -166,6 +177,8 @@ class Bundle:
         model = st.save(take(self.predictor))
         text = markdown(self.card)
         hashes = {"model.safetensors": _sha(model), "card.md": _sha(text.encode())}
+        if self.pictures is not None:
+            hashes[PICTURES] = _sha(self.pictures)
         card = self.card.model_copy(update={"files": hashes})
         card = card.model_copy(update={"hash": card.digest()})
         try:
@@ -175,6 +188,8 @@ class Bundle:
                 made.mkdir()
                 write_atomic(made / "model.safetensors", model)
                 write_atomic(made / "card.md", text)
+                if self.pictures is not None:
+                    write_atomic(made / PICTURES, self.pictures)
                 write_atomic(made / "card.json", _json(card))
                 with suppress(FileNotFoundError):
                     kept = existing == "keep" and _is_bundle(folder)
@@ -183,7 +198,7 @@ class Bundle:
             sync_folder(folder.parent)
         except OSError as error:
             raise UserError(f"cannot write the bundle {folder}: {error.strerror}") from None
-        return Bundle(card, self.predictor)
+        return Bundle(card, self.predictor, pictures=self.pictures)
 
 
 def check_place(folder: Path, existing: Existing = "replace") -> None:
@@ -221,7 +236,9 @@ def load(folder: Path | str, own_code: bool = False) -> Bundle:
         tensors = st.load(model)
     except safetensors.SafetensorError as error:
         raise _damaged(folder / "model.safetensors", error) from None
-    return Bundle(card, _rebuilt(folder, card, tensors, own_code))
+    there = PICTURES in card.files and (folder / PICTURES).exists()
+    pictures = _checked(folder, PICTURES, card, LARGEST_PICTURES) if there else None
+    return Bundle(card, _rebuilt(folder, card, tensors, own_code), pictures=pictures)
 
 
 def read_card(folder: Path) -> Card:
@@ -303,7 +320,8 @@ def _sha(content: bytes) -> str:
 
 
 def _is_bundle(folder: Path) -> bool:
-    return sorted(path.name for path in folder.glob("*")) == sorted((*FILES, "card.json"))
+    there = {path.name for path in folder.glob("*")}
+    return there - {PICTURES} == {*FILES, "card.json"}
 
 
 def _is_empty(folder: Path) -> bool:

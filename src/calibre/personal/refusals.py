@@ -4,12 +4,17 @@ An image is refused for its pixels (:mod:`calibre.personal.judge`) or for its di
 class. Both count towards the share of own images that may be refused: each held-out image is looked
 at by statistics of images without it, and one that they refuse is infinitely far away.
 
-Shapes: n images, d features.
+Shapes: n images, d features, K classes.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from calibre.data.formats import Pixels
 from calibre.personal import judge
 from calibre.personal.card import ForeignKind, Outside, Refusal
 from calibre.personal.foreign import made_up
@@ -26,11 +31,30 @@ def usual_of(making: Making) -> Statistics | None:
     return None if making.images is None else judge.statistics(making.images.numpy())
 
 
-def outside_of(making: Making, prototypes: Prototypes | None, usual: Statistics | None) -> Outside:
-    """The limits, and which images would be refused by them."""
+class MadeUp(NamedTuple):
+    """Images of one made-up kind, and what the model says of them."""
+
+    name: str
+    pixels: Pixels  # [n, H, W, 3]
+    distances: Tensor  # [n]: infinite where pixels are refused
+    logits: Tensor  # [n, K]
+
+    def accepted(self, limit: float | None) -> Tensor:
+        """Which get a class, [n]."""
+        return self.distances.isfinite() if limit is None else self.distances <= limit
+
+
+def outside_of(
+    making: Making,
+    prototypes: Prototypes | None,
+    usual: Statistics | None,
+    shown: Sequence[MadeUp],
+) -> Outside:
+    """The limits, and which images would be refused by them; ``shown``: made-up ones."""
     held = held_out_distances(making)
     known = prototypes is not None and bool(held.isfinite().any())
     limits = {rate: limit_at(held, rate) for rate in sorted({*RATES, making.rate})} if known else {}
+    limit = limits.get(making.rate)
 
     def seen(images: Tensor | None, features: Tensor | None = None) -> Tensor:
         if images is None:
@@ -42,20 +66,20 @@ def outside_of(making: Making, prototypes: Prototypes | None, usual: Statistics 
     foreign = seen(making.foreign)
     return Outside(
         rate=making.rate,
-        limit=limits.get(making.rate),
+        limit=limit,
         held_out=len(held),
         own_images=len(own) if known else 0,
         foreign_images=len(foreign) if known else 0,
         tradeoff=tuple(
             Refusal(
                 rate=rate,
-                limit=limit,
-                own=refused(own, limit) if len(own) else None,
-                foreign=refused(foreign, limit) if len(foreign) else None,
+                limit=at,
+                own=refused(own, at) if len(own) else None,
+                foreign=refused(foreign, at) if len(foreign) else None,
             )
-            for rate, limit in limits.items()
+            for rate, at in limits.items()
         ),
-        kinds=_kinds(making, prototypes if known else None, usual, limits.get(making.rate)),
+        kinds=tuple(_kind(each, limit) for each in shown) if usual or known else (),
     )
 
 
@@ -91,21 +115,22 @@ def _distances(prototypes: Prototypes | None, features: Tensor) -> Tensor:
     return torch.zeros(len(features)) if prototypes is None else prototypes.distance(features)
 
 
-def _kinds(
-    making: Making, prototypes: Prototypes | None, usual: Statistics | None, limit: float | None
-) -> tuple[ForeignKind, ...]:
-    """Which made-up images would get a class."""
-    if making.images is None or (usual is None and limit is None):
-        return ()
-    rows = []
-    for kind, pixels in made_up(making.images.numpy()).items():
+def show_made_up(
+    making: Making, prototypes: Prototypes | None, usual: Statistics | None
+) -> list[MadeUp]:
+    """Made-up images of every kind, shown to the model."""
+    if making.images is None:
+        return []
+    shown = []
+    for name, pixels in made_up(making.images.numpy()).items():
         gray = torch.from_numpy(judge.as_trained(pixels, making.preprocessing.channels))
-        near = _distances(prototypes, making.features(gray))
-        far = far_away(near, torch.from_numpy(pixels), usual)
-        inside = far.isfinite() if limit is None else far <= limit
-        accepted = int(inside.sum())
-        low, high = wilson(accepted, len(pixels))
-        rows.append(
-            ForeignKind(name=kind, images=len(pixels), accepted=accepted, low=low, high=high)
-        )
-    return tuple(rows)
+        features = making.features(gray)
+        far = far_away(_distances(prototypes, features), torch.from_numpy(pixels), usual)
+        shown.append(MadeUp(name, pixels, far, F.linear(features, *making.head)))
+    return shown
+
+
+def _kind(shown: MadeUp, limit: float | None) -> ForeignKind:
+    accepted, images = int(shown.accepted(limit).sum()), len(shown.pixels)
+    low, high = wilson(accepted, images)
+    return ForeignKind(name=shown.name, images=images, accepted=accepted, low=low, high=high)

@@ -1,4 +1,5 @@
-// The model card, from the text of card.md: headings, lists, tables, paragraphs, **bold**, `code`.
+// The model card, from the text of card.md: headings, lists, tables, pictures, paragraphs, **bold**,
+// `code`.
 function showCard(text, parent) {
   parent.replaceChildren();
   for (const block of text.split(/\n{2,}/)) {
@@ -7,6 +8,7 @@ function showCard(text, parent) {
     if (block.startsWith("## ")) inline(lines[0].slice(3), element("h2", null, parent));
     else if (lines[0].startsWith("- ")) list(lines, parent);
     else if (lines[0].startsWith("|")) table(lines, parent);
+    else if (lines[0].startsWith("![")) picture(lines[0], parent);
     else if (lines[0]) paragraph(lines.join(" "), parent);
   }
 }
@@ -15,6 +17,15 @@ function paragraph(text, parent) {
   const made = element("p", null, parent);
   if (text.startsWith("**Warning:**")) made.className = "warning";
   inline(text, made);
+}
+
+// Of this server only.
+function picture(line, parent) {
+  const [, about, name] = line.match(/^!\[([^\]]*)\]\(([a-z]+\.png)\)$/) ?? [];
+  if (!name) return;
+  const made = element("img", null, parent);
+  made.alt = about;
+  made.src = name;
 }
 
 function list(lines, parent) {

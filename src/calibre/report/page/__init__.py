@@ -20,10 +20,11 @@ from calibre.report.events import Started
 from calibre.report.floors import title_of
 from calibre.report.metrics import summary
 from calibre.report.page import plotted, story
+from calibre.report.page.wrong_answers import where_to_find, wrong_answers
 from calibre.report.rows import KINDS, Estimate
 from calibre.report.runs import Run
 
-SCRIPTS = ("stage.js", "plots.js", "charts.js", "table.js", "page.js")
+SCRIPTS = ("stage.js", "plots.js", "charts.js", "table.js", "wrong.js", "page.js")
 
 
 def write_page(runs: Sequence[Run], path: Path) -> None:
@@ -71,6 +72,7 @@ def _section(run: Run, label: str) -> dict[str, Any]:
         heat, about = None, ""
         warnings.append(f"who holds what is not shown: {error}")
     name = run.folder.resolve().name.encode(errors="replace").decode()
+    wrong = wrong_answers(run)
     return {
         "title": f"{run.label} on {run.experiment.data.title}",
         "name": name,
@@ -79,6 +81,8 @@ def _section(run: Run, label: str) -> dict[str, Any]:
         "warnings": warnings,
         "table": _figures(run),
         "about": about,
+        "wrong": bool(wrong),
+        "where": where_to_find(run),
         "trained": bool(run.rounds),
         "mixed": len({client.novel for client in run.clients}) > 1,
         "toml": _settings(run),
@@ -91,6 +95,7 @@ def _section(run: Run, label: str) -> dict[str, Any]:
             "clients": plotted.client_columns(run),
             "curves": plotted.curves(run.rounds),
             "heat": heat,
+            "wrong": wrong,
         },
     }
 

@@ -87,6 +87,7 @@ function showRun(section, run) {
     const { name, meaning } = curve;
     stage(figureIn(part(".curves"), name, { meaning, size: "small" }), curvePlot(curve));
   }
+  if (run.wrong.length) showWrong(part(".mistaken"), run.wrong);
   if (run.heat) {
     const host = part(".heat");
     const rows = run.heat.classes.length + TOTALS.length;
