@@ -66,7 +66,7 @@ def test_a_node_is_told_of_its_own_clients_curves_alone(tiny, tmp_path):
 
     class Listening(LocalGrid):
         def _answer(self, message):
-            fields = json.loads(text_of(message.content))
+            fields = json.loads(text_of(message.content) or "{}")
             told.append(fields.get("job"))
             return super()._answer(message)
 

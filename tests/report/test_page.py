@@ -21,6 +21,7 @@ from calibre.report.events import RoundDone
 from calibre.report.metrics import ClientResult
 from calibre.report.page import plotted, render, story, write_page
 from calibre.report.runs import read, read_all
+from tests.report import in_memory
 from tests.report.made_run import make_run
 
 OURS = "Calibre (SimCLR) with labels"
@@ -59,6 +60,29 @@ class Page(HTMLParser):
 def client(id: int, accuracy: float, novel: bool = False, **other: Any) -> ClientResult:
     about = {"samples": 40, "unlabelled": 0, "test_samples": 100, "classes": 4, "floors": {}}
     return ClientResult(id, f"site {id}", novel, accuracy=accuracy, **{**about, **other})
+
+
+def test_of_very_many_clients_a_page_shows_a_sample_with_both_ends() -> None:
+    draw = np.random.default_rng(0).random(20_000)
+    everyone = [client(i, float(a), novel=i >= 19_950) for i, a in enumerate(draw)]
+    shown = plotted.shown_clients(everyone)
+    assert plotted.MOST <= len(shown) + plotted.FEWEST <= plotted.MOST + 2 * plotted.FEWEST
+    assert [one.id for one in shown] == sorted({one.id for one in shown})
+    assert sum(one.novel for one in shown) == 50  # too few to leave one out
+    trained = sorted(one.accuracy for one in shown if not one.novel)
+    assert (trained[0], trained[-1]) == (draw[:19_950].min(), draw[:19_950].max())
+    for share in (0.1, 0.5, 0.9):
+        assert abs(np.quantile(trained, share) - np.quantile(draw, share)) < 0.01
+    assert plotted.shown_clients(everyone[:10_000]) == everyone[:10_000]
+
+
+def test_the_page_of_twenty_thousand_clients_is_small_and_says_what_it_leaves_out() -> None:
+    accuracies = [i % 101 / 100 for i in range(20_000)]
+    html = render(
+        [in_memory.run(accuracies, floors={"untrained": accuracies, "local": accuracies})]
+    )
+    assert len(html) < 3_000_000
+    assert "of 20,000 clients, charts and table show 10,000" in Page(html).words
 
 
 def test_the_verdict_says_whom_the_model_serves_badly() -> None:

@@ -71,6 +71,12 @@ def _section(run: Run, label: str) -> dict[str, Any]:
     except UserError as error:
         heat, about = None, ""
         warnings.append(f"who holds what is not shown: {error}")
+    shown = plotted.shown_clients(run.clients)
+    if len(shown) < len(run.clients):
+        warnings.append(
+            f"of {len(run.clients):,} clients, charts and table show {len(shown):,}, evenly spread "
+            "from the worst to the best; clients.csv has all of them"
+        )
     name = run.folder.resolve().name.encode(errors="replace").decode()
     wrong = wrong_answers(run)
     return {

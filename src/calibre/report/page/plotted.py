@@ -22,9 +22,12 @@ from calibre.report.figures.holdings import (
     means_in_order,
     totals,
 )
+from calibre.report.metrics import ClientResult
 from calibre.report.naming import short_name
 from calibre.report.runs import Run
 
+MOST = 10_000  # clients on a page, of 2 MB or less; a run's clients.csv has all of them
+FEWEST = 100  # of novel clients, or of those that trained
 DIGITS = 6  # of a share: more than a million test images could tell
 MEANINGS = {
     "loss": "what the clients minimise",
@@ -40,11 +43,28 @@ MARKS = {monitor.name: monitor.collapsed for monitor in MONITORS}
 HIDDEN = {"began", IMAGES}  # a clock, and what is the same in most rounds
 
 
+def shown_clients(clients: Sequence[ClientResult]) -> Sequence[ClientResult]:
+    """All of them; of more than ``MOST``, about so many from the worst to the best, evenly spread.
+
+    They have the distribution of all, with both its ends, and the page stays small and quick.
+    """
+    if len(clients) <= MOST:
+        return clients
+    shown = []
+    for novel in (False, True):
+        alike = [client for client in clients if client.novel == novel]
+        ranked = sorted(alike, key=lambda client: (client.accuracy, client.id))
+        room = min(len(ranked), max(FEWEST, MOST * len(ranked) // len(clients)))
+        places = np.linspace(0, len(ranked) - 1, room).round().astype(int)
+        shown += [ranked[place] for place in places]
+    return sorted(shown, key=lambda client: client.id)
+
+
 def client_columns(run: Run) -> dict[str, list[Any]]:
     """One list per column of the table of clients."""
     trained = Counter(client for event in run.rounds for client in event.clients)
     failed = Counter(e.client for e in run.events if isinstance(e, ClientFailed))
-    clients = run.clients
+    clients = shown_clients(run.clients)
     return {
         "id": [client.id for client in clients],
         "name": [client.name for client in clients],
