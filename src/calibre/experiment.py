@@ -28,6 +28,7 @@ from calibre.sections import (
     EngineSettings,
     FederationSettings,
     NetworkSettings,
+    ParentSettings,
     PersonalSettings,
     PrivacySettings,
     RobustSettings,
@@ -85,6 +86,7 @@ class Experiment(Settings):
     privacy: PrivacySettings = PrivacySettings()
     robust: RobustSettings = RobustSettings()
     engine: EngineSettings = EngineSettings()
+    parent: ParentSettings | None = None  # of a run that goes on from another one
 
     @model_validator(mode="before")
     @classmethod
@@ -155,6 +157,10 @@ class Experiment(Settings):
             del values["network"]["weights"]["name"]
         if not self.training.ended:
             del values["training"]["ended"]
+        if self.parent is None:
+            del values["parent"]
+        else:
+            del values["parent"]["folder"]
         if self.privacy.clip is None:  # off: its other settings change nothing
             del values["privacy"]
         if not self.robust.on:

@@ -5,6 +5,7 @@
     clients/000017/0042.safetensors     what client 17 kept after round 42, never sent anywhere
     clients/000017/personal.safetensors its personal model, at the end
     model.safetensors  clients.csv  metrics.json  figures/  report.html
+    before.csv                          of an updated run: clients.csv as it was before
     sent.json                           of private runs: which noised models have left the server
     sites.json  flower.json  flower/    of runs through Flower: who takes part, how it ended, logs
 
@@ -38,6 +39,7 @@ class RunFolder:
         self.clients = path / "clients"
         self.model = path / "model.safetensors"
         self.table = path / "clients.csv"
+        self.before = path / "before.csv"
         self.metrics = path / "metrics.json"
         self.figures = path / "figures"
         self.page = path / "report.html"

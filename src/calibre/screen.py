@@ -17,6 +17,7 @@ from rich.progress import (
 from rich.table import Table
 
 from calibre.errors import printable
+from calibre.report.changes import changes, counted
 from calibre.report.events import (
     ClientFailed,
     Event,
@@ -27,7 +28,7 @@ from calibre.report.events import (
     Warned,
 )
 from calibre.report.floors import title_of
-from calibre.report.metrics import Group, Metrics, Summary
+from calibre.report.metrics import ClientResult, Group, Metrics, Summary
 
 
 class LiveView:
@@ -116,6 +117,7 @@ class LiveView:
         self.console.print(printable(text), style=style, markup=False, highlight=False)
 
 
+SHOWN = 60  # clients that a screen has room for
 COLUMNS: Sequence[tuple[str, str, float, int]] = (
     ("mean", "mean %", 100, 2),
     ("variance", "variance", 1, 4),
@@ -141,6 +143,30 @@ def result_table(metrics: Metrics) -> Table:
         for floor, figures in metrics.floors.items():
             table.add_row(escape(printable(title_of(floor))), *_cells(figures.of(group)))
         table.add_section()
+    return table
+
+
+def change_table(before: Sequence[ClientResult], after: Sequence[ClientResult]) -> Table:
+    """Every client before and after an update, by name; accuracies with their test images."""
+    table = Table(title="what has changed")
+    table.add_column("client", no_wrap=True)
+    for title in ("", "labelled", "unlabelled", "test", "accuracy %", "points"):
+        table.add_column(title, justify="right")
+    rows = changes(before, after)
+    for change in rows[:SHOWN]:
+        name, old, now = change
+        table.add_row(
+            escape(printable(name)),
+            change.what,
+            *(
+                counted(getattr(old, key, None), getattr(now, key, None))
+                for key in ("samples", "unlabelled", "test_samples")
+            ),
+            " → ".join(f"{100 * row.accuracy:.1f}" for row in (old, now) if row is not None),
+            f"{100 * (now.accuracy - old.accuracy):+.1f}" if old and now else "",
+        )
+    if len(rows) > SHOWN:
+        table.add_row(f"and {len(rows) - SHOWN:,} more")
     return table
 
 

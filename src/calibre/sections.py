@@ -214,3 +214,12 @@ class EngineSettings(Settings):
     deadline: Annotated[float, Field(gt=0)] | None = None  # seconds a site, or a worker,
     # has for one client's job; default: a site has no limit, a worker 20 times the slowest so far
     transfer: Literal["exact", "half"] = "exact"  # half: float16 on the wire, which rounds
+
+
+class ParentSettings(Settings):
+    """The run that a run goes on from, with what it had learned: ``calibre-fl update`` says so."""
+
+    experiment: str  # hash
+    federation: str  # hash
+    round: Count  # after which it goes on
+    folder: str = ""  # what it was called; counts for nothing

@@ -33,7 +33,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: boxes and colours would take as long to load as the rest
 )
 for command in (
-    running.run, running.resume, repair.rewind, running.suite, comparing.compare, comparing.figure,
+    running.run, running.resume, running.update, repair.rewind, running.suite,
+    comparing.compare, comparing.figure,
     reproduction.reproduce, reporting.report, watching.watch,
     bundles.bundle, bundles.personalize, bundles.predict, bundles.export, bundles.serve,
     labels.suggest, labels.label,

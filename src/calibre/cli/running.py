@@ -53,6 +53,9 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
     set_: Changes = None,
+    data: Annotated[
+        str | None, typer.Option(help="Where its images lie now, if moved.", metavar="PLACE")
+    ] = None,
     tensorboard: TensorBoard = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,6 +68,10 @@ def resume(
     file = folder / "experiment.toml"
     if not file.exists():
         raise UserError(f"{folder} is not a run folder: it has no experiment.toml")
+    if data is not None:
+        from calibre.finished.update import move
+
+        move(folder, data)
     with _early_workers(gather(file, set_ or ())) as prepared:
         from calibre import experiment as experiments
 
@@ -74,6 +81,33 @@ def resume(
             base = asked.model_copy(update={"training": same})
             asked = base.extended(asked.training.rounds)
         run_and_show(asked, folder, tensorboard, as_json, prepared)
+
+
+def update(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Other data; default: the run's own, as it is now.", metavar="PLACE"),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Train for so many more; 0: new heads only.")
+    ] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the new run; default RUN-v2, -v3, ...")
+    ] = None,
+    tensorboard: TensorBoard = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a finished run: more rounds, new images or labels, clients that came or left.
+
+    On changed data this is a new run, which starts with all that the old one has learned.
+    """
+    from calibre.finished import update as updating
+
+    done = updating.update(folder, data, rounds, out)
+    for note in done.notes:
+        errors.print(f"- {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    run_and_show(done.experiment, done.place, tensorboard, as_json, [])
 
 
 @contextmanager
@@ -105,8 +139,11 @@ def run_and_show(
 ) -> None:
     from calibre import engines
     from calibre.engine.tensorboard import to_tensorboard
+    from calibre.report import runs
     from calibre.report.events import silent, to_all
-    from calibre.screen import LiveView, result_table
+    from calibre.report.metrics import read_clients_csv
+    from calibre.run_folder import RunFolder
+    from calibre.screen import LiveView, change_table, result_table
 
     try:
         board = to_tensorboard(tensorboard) if tensorboard else nullcontext(silent)
@@ -120,6 +157,8 @@ def run_and_show(
         return
     console = Console()
     console.print(result_table(metrics))
+    if (before := RunFolder(folder).before).is_file():
+        console.print(change_table(read_clients_csv(before), runs.read(folder).clients))
     if promise := metrics.privacy:
         price = promise.epsilon
         said = (

@@ -134,6 +134,13 @@ class OngoingRun:
         self.checkpoints = Checkpoints(store.checkpoints)
         self.clients = ClientStore(store.clients)
         self._go_on(emit)
+        parent = experiment.parent
+        if parent is not None and self.state.round < parent.round:
+            raise UserError(
+                f"this experiment goes on from round {parent.round} of the run "
+                f"{parent.folder or parent.experiment}, whose state is not in {store.path}: make "
+                "it with  calibre-fl update RUN, or leave [parent] out to train from the start"
+            )
         private = experiment.privacy.clip is not None
         self.ledger = Ledger(store.sent, self.state.round) if private else None
         self.emit = events.to_all(events.to_file(store.events, self.state.round), emit)

@@ -87,16 +87,24 @@ class FinishedRun:
         return Host(self.experiment, self.pool, self.federation, self.files.path, cpu)
 
     @cached_property
-    def _last(self) -> Checkpoint:
-        rounds, start = self.run.metrics.rounds, self.host.initial_state()
+    def last_checkpoint(self) -> Checkpoint | None:
+        """After the last round; None of a run without rounds. It needs no image."""
+        rounds = self.run.metrics.rounds
         if rounds == 0:
-            return Checkpoint(start)
+            return None
         held = next(Checkpoints(self.files.checkpoints).whole(lambda text: None), None)
         if held is None or held.state.round != rounds:
             raise UserError(
                 f"{self.files.path} lacks the checkpoint of its last round; make it anew with  "
                 f"calibre-fl resume {self.files.path}"
             )
+        return held
+
+    @cached_property
+    def _last(self) -> Checkpoint:
+        held, start = self.last_checkpoint, self.host.initial_state()
+        if held is None:
+            return Checkpoint(start)
         try:
             check_like(held.state.groups.get("model", {}), start.groups.get("model", {}))
         except ValueError as problem:

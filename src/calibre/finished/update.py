@@ -1,0 +1,240 @@
+"""A finished run goes on: more rounds, or on data that has changed since.
+
+Images and labels come and go, and so do clients. What was learned stays: the server's state, and
+what every client kept that is still there, by its name. On other data that is a new run, which
+knows the one that it comes from and leaves it as it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import torch
+
+from calibre.data import federation as federations
+from calibre.data.federation import Federation
+from calibre.data.pool import Pool
+from calibre.data.sources import load
+from calibre.engine.checkpoints import Checkpoint, Checkpoints
+from calibre.engine.client_store import ClientStore
+from calibre.engine.host import Host
+from calibre.errors import UserError
+from calibre.experiment import Experiment
+from calibre.files import write_atomic
+from calibre.finished.run import FinishedRun
+from calibre.methods.method import ServerState
+from calibre.registry import DATA_SETS
+from calibre.run_folder import RunFolder
+from calibre.sections import ParentSettings
+from calibre.settings import validate
+from calibre.tensors import belongs
+
+
+@dataclass(frozen=True)
+class Update:
+    """What to run next, where, and what to say of it."""
+
+    experiment: Experiment
+    place: Path
+    notes: tuple[str, ...] = ()
+
+
+def update(source: Path, data: str | None = None, more: int = 0, out: Path | None = None) -> Update:
+    """``more`` rounds for a finished run, on its data as it is now, or as it is at ``data``.
+
+    Running what is returned does it. Where the data is what it was, the run itself is extended;
+    where not, a new run begins in a folder beside it.
+    """
+    before = FinishedRun(source)
+    experiment = before.experiment
+    if experiment.engine.runtime == "flower":
+        raise UserError(
+            f"sites trained the run in {source}, and look after their data themselves: what has "
+            "changed there counts when the run goes on  (calibre-fl deploy run)"
+        )
+    now = pointed_to(experiment, data) if data else experiment
+    check_there(now, source)
+    pool = load(now.data)
+    federation = federations.build(pool, now.federation, now.seed)
+    if federation.hash == before.federation.hash:
+        return _longer(before, now, more, out)
+    if experiment.privacy.clip is not None:
+        raise UserError(
+            f"the run in {source} promises differential privacy, and what it promised does not "
+            "count for other data: train a run of its own"
+        )
+    now = _as_trained(now, before, pool)
+    if now.data != experiment.data:
+        pool = load(now.data)
+        federation = federations.build(pool, now.federation, now.seed)
+    rounds = before.run.metrics.rounds
+    parent = ParentSettings(
+        experiment=experiment.hash(),
+        federation=before.federation.hash,
+        round=rounds,
+        folder=source.resolve().name,
+    )
+    training = now.training
+    if training.clients_per_round == before.federation.training:  # all of them, as before
+        training = training.model_copy(update={"clients_per_round": federation.training})
+    now = now.model_copy(update={"training": training, "parent": parent})
+    if more:
+        now = now.extended(rounds + more)
+    now = validate(Experiment, now.model_dump())
+    place = out or _free_place(source)
+    folder = RunFolder(place)
+    if folder.begun:
+        if folder.read_experiment().hash() != now.hash():
+            raise UserError(f"{place} holds another run: give a folder of its own with --out")
+        return Update(now, place)  # going on with it
+    notes = _begin(folder, before, now, pool, federation)
+    return Update(now, place, notes)
+
+
+def check_there(experiment: Experiment, folder: Path) -> None:
+    """Whether the data of a run still lies where it lay."""
+    source = experiment.data.source
+    own = source not in DATA_SETS and ":" not in source
+    if own and not Path(source).expanduser().exists():
+        raise UserError(
+            f"{source}: there is no such folder or file any more; if the images of the run in "
+            f"{folder} were moved:  calibre-fl resume {folder} --data NEWPLACE"
+        )
+
+
+def pointed_to(experiment: Experiment, place: str) -> Experiment:
+    """The same experiment with its data elsewhere."""
+    source = Path(place).expanduser()
+    if not source.exists():
+        raise UserError(f"--data {place}: there is no such folder or file")
+    data = experiment.data.model_copy(update={"source": str(source.resolve())})
+    return experiment.model_copy(update={"data": data})
+
+
+def move(folder: Path, place: str) -> None:
+    """Let a run find its data, which lies elsewhere now; refused unless it is the same."""
+    held = RunFolder(folder)
+    experiment = pointed_to(held.read_experiment(), place)
+    pool = load(experiment.data)
+    federation = federations.build(pool, experiment.federation, experiment.seed)
+    if federation.hash != federations.load(folder).hash:
+        raise UserError(
+            f"--data {place}: the images there are not those of the run in {folder}; to go on with "
+            f"other ones:  calibre-fl update {folder} --data {place}"
+        )
+    held.open(held.read_experiment())
+    try:
+        write_atomic(held.experiment, experiment.to_toml())
+    finally:
+        held.close()
+
+
+def _longer(before: FinishedRun, now: Experiment, more: int, out: Path | None) -> Update:
+    """The same run for more rounds."""
+    source = before.files.path
+    if now.data != before.experiment.data:
+        raise UserError(
+            f"{now.data.source} holds the same images as before: if they were moved, say so with  "
+            f"calibre-fl resume {source} --data {now.data.source}"
+        )
+    if not more:
+        raise UserError(
+            f"nothing has changed since the run in {source}: same images, labels and clients; "
+            "train on with --rounds 10, or give other data with --data"
+        )
+    if out is not None and out.resolve() != source.resolve():
+        raise UserError(f"the data is what it was, so the run in {source} goes on there: no --out")
+    write_atomic(before.files.before, before.files.table.read_bytes())
+    return Update(now.extended(now.training.rounds + more), source)
+
+
+def _as_trained(now: Experiment, before: FinishedRun, pool: Pool) -> Experiment:
+    """Images prepared as the encoder knows them, whatever the new ones are like."""
+    known = before.preprocessing
+    norm = {"mean": list(known.mean), "std": list(known.std)}
+    values = now.model_dump()
+    values["network"]["normalization"] = norm
+    if pool.shape != known.shape:
+        if known.height != known.width or pool.shape[2] != known.channels:
+            height, width, channels = known.shape
+            raise UserError(
+                f"the run knows images of {width} x {height} with {channels} channels; those of "
+                f"{now.data.source} cannot be brought to that"
+            )
+        values["data"]["size"] = known.height
+    experiment: Experiment = validate(Experiment, values)
+    return experiment
+
+
+def _free_place(source: Path) -> Path:
+    stem, _, number = source.name.rpartition("-v")
+    first = int(number) + 1 if stem and number.isdecimal() else 2
+    base = stem if stem and number.isdecimal() else source.name
+    places = (source.with_name(f"{base}-v{n}") for n in count(first))
+    return next(place for place in places if not place.exists())
+
+
+def _begin(
+    folder: RunFolder, before: FinishedRun, now: Experiment, pool: Pool, federation: Federation
+) -> tuple[str, ...]:
+    """Put what was learned into a new run folder; the experiment comes last, and makes it one."""
+    old = before.federation
+    notes: list[str] = []
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    if held := before.last_checkpoint:
+        state, kept = held.state, _still_there(held.kept, old, federation)
+        if old.classes != federation.classes:
+            state, kept = _encoder_only(state, folder, now, pool, federation), {}
+            notes.append(
+                "the classes are others than before: of what was learned the encoder stays, heads "
+                "start anew"
+            )
+        state = ServerState(state.round, state.groups, max(1, federation.training))
+        rounds = _copy_kept(before.files, folder, kept, old)
+        Checkpoints(folder.checkpoints).save(Checkpoint(state, 0, rounds), keep=1)
+    if not (old.names and federation.names):
+        notes.append("clients are made up by the settings: nobody is the same as before")
+    else:
+        write_atomic(folder.before, before.files.table.read_bytes())
+    write_atomic(folder.experiment, now.to_toml())
+    return tuple(notes)
+
+
+def _still_there(
+    kept: Mapping[int, int], old: Federation, new: Federation
+) -> dict[int, tuple[int, int]]:
+    """New number -> old number and round, of clients that kept something and are still there."""
+    numbers = {name: number for number, name in enumerate(new.names)}
+    return {
+        numbers[old.names[client]]: (client, round_)
+        for client, round_ in kept.items()
+        if old.names and old.names[client] in numbers
+    }
+
+
+def _copy_kept(
+    source: RunFolder, folder: RunFolder, kept: Mapping[int, tuple[int, int]], old: Federation
+) -> dict[int, int]:
+    """Under new numbers; returned is the round that each client kept it after."""
+    there, here = ClientStore(source.clients), ClientStore(folder.clients)
+    if problem := there.problem(dict(kept.values()), lambda client: old.client(client).name):
+        raise UserError(f"{problem}; calibre-fl resume {source.path}  tells what can be done")
+    for client, (number, round_) in kept.items():
+        if (tensors := there.load(number, round_)) is not None:
+            here.save(client, round_, tensors, oldest_needed=round_)
+    return {client: round_ for client, (_, round_) in kept.items()}
+
+
+def _encoder_only(
+    state: ServerState, folder: RunFolder, now: Experiment, pool: Pool, federation: Federation
+) -> ServerState:
+    """The state that such a run begins with, but for the encoder, which has trained."""
+    host = Host(now, pool, federation, folder.path, torch.device("cpu"))
+    start = host.initial_state()
+    trained = state.groups.get("model", {})
+    model = {
+        name: trained[name] if belongs(name, ("encoder",)) and name in trained else tensor
+        for name, tensor in start.groups.get("model", {}).items()
+    }
+    return ServerState(state.round, {**start.groups, "model": model}, start.clients)
