@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from calibre.wording import duration, percent, rate, span
+from calibre.wording import difference, duration, percent, rate, span
 
 
 def test_shares_are_told_in_percent():
@@ -18,3 +19,26 @@ def test_shares_are_told_in_percent():
 )
 def test_time_is_told_in_the_unit_that_reads_best(seconds, said):
     assert duration(seconds) == said
+
+
+def test_a_difference_has_the_interval_of_many_draws():
+    """95 of 100 intervals hold the true difference, when test images are drawn again and again."""
+    draw = np.random.default_rng(0)
+    clients = [(0.9, 0.7, 40), (0.8, 0.85, 25), (0.6, 0.5, 60)]
+    true = np.mean([one - other for one, other, _ in clients])
+    held = 0
+    for _ in range(2000):
+        drawn = [
+            (draw.binomial(n, one) / n, draw.binomial(n, other) / n, n) for one, other, n in clients
+        ]
+        found = difference(drawn)
+        held += found.low <= true <= found.high
+    assert 0.94 <= held / 2000 <= 0.975
+
+
+def test_a_difference_is_told_with_what_it_rests_on():
+    assert difference([(0.9, 0.5, 100)]).words == "40.0 points (95 % interval 28.4 to 51.6)"
+    few = difference([(0.8, 0.6, 3), (0.8, 0.8, 2)])
+    assert few.words.startswith("10.0 points, but 5 test images: not established (95 % interval -")
+    assert not few.established
+    assert difference([(0.5, 0.9, 100)]).established  # the other is better

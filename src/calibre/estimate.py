@@ -8,9 +8,12 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from calibre import __version__
@@ -20,10 +23,11 @@ from calibre.engine.devices import Machine, choose, main_device, plan
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.experiment import Experiment
-from calibre.local.features import encode
+from calibre.personal.pooling import pooled
 from calibre.wording import duration
 
 TRIAL_IMAGES = 128
+TRIAL_EPOCHS = 8
 
 
 def examine(experiment: Experiment) -> dict[str, dict[str, Any]]:
@@ -48,7 +52,7 @@ def examine(experiment: Experiment) -> dict[str, dict[str, Any]]:
 
 
 def seconds(experiment: Experiment, shared: SharedImages | None = None) -> float:
-    """How long a run should take on this machine, floors not counted."""
+    """How long a run should take on this machine, floors and fine-tuning counted in."""
     machine = Machine.here()
     trial = _one_thread_trial(experiment, machine, shared or _read(experiment))
     workers = max(1, len(plan(experiment.engine, machine)))
@@ -66,7 +70,7 @@ def estimate(experiment: Experiment, machine: Machine) -> dict[str, Any]:
         "parameters": f"{trial['parameters']:,}",
         "sent per client and round": f"{trial['bytes'] / 2**20:.2f} MiB each way",
         "training": f"about {duration(trial['training'] / workers)}",
-        "personal models": f"about {duration(trial['personal'] / workers)}, floors not counted",
+        "personal models": f"about {duration(trial['personal'] / workers)}, floors counted in",
         "in all": f"about {duration((trial['training'] + trial['personal']) / workers)}",
         "memory": f"about {trial['memory'] * (len(devices) + 1) / 2**20:.0f} MiB",
     }
@@ -114,17 +118,10 @@ def _trial(
             training=training.model_copy(update={"epochs": 1}),
         )
         seconds = _fastest(lambda: method.local_update(state, None, small)) / len(small.images)
-    encoder = loaded.network.get_submodule("encoder")
-    part = site.images[:TRIAL_IMAGES]
-    encoding = _fastest(lambda: encode(encoder, part, site.normalization)) / len(part)
-    scored = sum(
-        len(held.labelled) + len(held.test)
-        for held in map(federation.client, range(len(federation)))
-    )
     scale = 1024 if sys.platform != "darwin" else 1
     return {
         "training": images * seconds,
-        "personal": scored * encoding,
+        "personal": _personal_models(experiment, shared, folder, torch.device(device)),
         "parameters": sum(parameter.numel() for parameter in loaded.network.parameters()),
         "bytes": sum(
             t.numel() * t.element_size() for g in state.groups.values() for t in g.values()
@@ -133,9 +130,55 @@ def _trial(
     }
 
 
-def _fastest(work: Any) -> float:
+def _personal_models(
+    experiment: Experiment, shared: SharedImages, folder: Path, device: torch.device
+) -> float:
+    """Seconds for everybody's personal models and floors, from those of the median client.
+
+    Where networks train for many epochs, one and a few of them tell what the others cost.
+    """
+    personal, federation = experiment.personal, shared.federation
+    sizes, tested = federation.labelled.sizes, federation.test.sizes
+    client = int(np.argsort(sizes, kind="stable")[len(sizes) // 2])
+    clients = float((sizes + tested).sum() / (sizes[client] + tested[client]))  # such as this one
+
+    def host(epochs: int) -> Host:
+        fewer = personal.model_copy(update={"epochs": epochs})
+        return Host(experiment.model_copy(update={"personal": fewer}), *shared, folder, device)
+
+    few = min(TRIAL_EPOCHS, personal.epochs)
+    shortest, longer = host(1), host(few)
+    seconds = 0.0
+    for role in (METHOD, *(name for name in personal.floors if name != experiment.method.name)):
+        timed = _fastest if role == METHOD else _time  # it warms up for the floors, too
+        one = timed(partial(_make_model, shortest, role, client))
+        if few > 1 and _trains_networks(experiment, role):
+            some = _time(partial(_make_model, longer, role, client))
+            one += max(0.0, some - one) / (few - 1) * (personal.epochs - 1)
+        seconds += one * clients
+    return seconds
+
+
+def _make_model(host: Host, role: str, client: int) -> None:
+    state = host.initial_state(role)
+    told = host.assess(state, role, [client])
+    host.personalize(state, role, [client], pooled([*told.values()]) if told else None)
+
+
+def _trains_networks(experiment: Experiment, role: str) -> bool:
+    """Whether a role's personal models take the longer, the more epochs there are."""
+    tuned = experiment.personal.finetune_encoder or experiment.personal.head != "solved"
+    return role == "local" or (role == METHOD and tuned)
+
+
+def _fastest(work: Callable[[], object]) -> float:
     """Seconds of the second call: the first one warms up."""
     work()
-    began = time.perf_counter()
+    return _time(work)
+
+
+def _time(work: Callable[[], object]) -> float:
+    """Of this process, not of the clock: what others do on the machine does not count."""
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began

@@ -97,7 +97,9 @@ def test_the_verdict_says_whom_the_model_serves_badly() -> None:
     assert novel.startswith("1 client joined only afterwards (novel): mean accuracy 60.0 %")
     assert alone == (
         "2 clients of 5 are better off with local training alone, which reaches 60.0 % on "
-        "average: site 1 (50.0 % against 70.0 %), site 3 (80.0 % against 90.0 %)."
+        "average: site 1 (50.0 % against 70.0 %: 20.0 points (95 % interval 6.7 to 33.3)), "
+        "site 3 (80.0 % against 90.0 %: 10.0 points, but 100 test images: not established "
+        "(95 % interval -0.1 to 20.1))."
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from calibre.personal.card import Accuracy, Calibration, Card, Mistakes, Outside
 from calibre.personal.feature_parts import in_words
 from calibre.personal.judge import GRAY
-from calibre.wording import percent, span
+from calibre.wording import difference, percent, span
 
 MATRIX, PAIRS = 12, 10  # classes that a matrix shows; of more, pairs that are listed
 
@@ -51,9 +51,17 @@ def _summary(card: Card) -> str:
         f"- method: {_plain(card.method)}; this client {who}",
     ]
     lines += [
-        f"- for comparison, {name}: {percent(value)}" for name, value in sorted(card.floors.items())
+        f"- for comparison, {name}: {percent(value)}{_better(value, card.accuracy)}"
+        for name, value in sorted(card.floors.items())
     ]
     return "\n".join(lines)
+
+
+def _better(floor: float, own: Accuracy | None) -> str:
+    """How much better a client does without the federation, if it does."""
+    if own is None or own.how != "test images" or floor <= own.value:
+        return ""
+    return f", better by {difference([(floor, own.value, own.images)]).words}"
 
 
 def _calibration(found: Calibration) -> str:

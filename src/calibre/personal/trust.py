@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibre.wording import Z95
+
 BINS = 15  # of the calibration error, as in Guo et al.
-Z95 = 1.959963984540054  # 95 % of a normal distribution lies within this many standard deviations
 TEMPERATURES = [0.05 * 1.01**step for step in range(603)]  # up to 20
 SPREAD = 0.5  # of log T about 0, before any image is seen
 

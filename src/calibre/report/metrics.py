@@ -15,11 +15,11 @@ from calibre.files import write_atomic
 from calibre.personal.pooling import HeadChoice
 from calibre.sections import Count
 from calibre.settings import Settings
+from calibre.wording import Z95, variance
 
 COLUMNS = [
     "client", "name", "novel", "samples", "unlabelled", "test_samples", "classes", "accuracy",
 ]  # fmt: skip
-Z95 = 1.959963984540054  # 95 % of a normal distribution lies within this many deviations
 Group = Literal["train", "novel"]
 GROUPS: tuple[Group, Group] = ("train", "novel")
 MEASURES = ["mean", "variance", "std", "worst_tenth", "best_tenth", "min", "max"]
@@ -148,10 +148,7 @@ def interval(rows: Sequence[tuple[float, int]]) -> tuple[float, float] | None:
     if not rows:
         return None
     mean = _mean([accuracy for accuracy, _ in rows])
-    spread = 0.0
-    for accuracy, images in rows:
-        share = (accuracy * images + Z95**2 / 2) / (images + Z95**2)
-        spread += share * (1 - share) / images
+    spread = sum(variance(accuracy, images) for accuracy, images in rows)
     half = Z95 * math.sqrt(spread) / len(rows)
     return max(0.0, mean - half), min(1.0, mean + half)
 

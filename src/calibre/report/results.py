@@ -44,7 +44,7 @@ def write_results(
         name: by_group(rows, [row.floors[name] for row in rows])
         for name in (rows[0].floors if rows else {})
     }
-    paid_off = payoff.warnings(method, experiment.personal, reached, floors)
+    paid_off = payoff.warnings(method, experiment.personal, rows)
     metrics = Metrics(
         method=method.label,
         objective=getattr(getattr(method, "objective", None), "name", None),

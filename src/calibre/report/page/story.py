@@ -1,6 +1,5 @@
 """What a run's figures mean, in sentences: the verdict, and what to worry about."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -71,10 +70,12 @@ def better_off_alone(clients: Sequence[ClientResult], floor: str = "local") -> l
 
 
 def beyond_chance(client: ClientResult, floor: str) -> bool:
-    """Does it lose more than two standard errors of the difference, on a test set of its size?"""
-    scores = (client.accuracy, client.floors[floor])
-    variance = sum(p * (1 - p) for p in scores) / max(client.test_samples, 1)
-    return scores[1] - scores[0] > 2 * math.sqrt(variance)
+    """Does it lose more than a test set of its size can explain?"""
+    return _loss(client, floor).low > 0
+
+
+def _loss(client: ClientResult, floor: str) -> wording.Difference:
+    return wording.difference([(client.floors[floor], client.accuracy, client.test_samples)])
 
 
 def _failures(run: Run) -> list[str]:
@@ -137,7 +138,8 @@ def _coarse(clients: Sequence[ClientResult]) -> list[str]:
 
 def _named(behind: Sequence[ClientResult], floor: str) -> str:
     named = [
-        f"{c.name} ({percent(c.accuracy)} against {percent(c.floors[floor])})"
+        f"{c.name} ({percent(c.accuracy)} against {percent(c.floors[floor])}: "
+        f"{_loss(c, floor).words})"
         for c in behind[:NAMED]
     ]
     return ", ".join(named) + _more(behind)
