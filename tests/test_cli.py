@@ -55,6 +55,7 @@ def test_json_is_all_that_programs_read(tmp_path):
     ("arguments", "message"),
     [
         (["run", "--set", "federation.clinets=3"], "did you mean 'clients'"),
+        (["run", "--set", "rounds=5"], "unknown key 'rounds': did you mean 'training.rounds'?"),
         (["run", "--set", "training.rounds=few"], "training.rounds = 'few'"),
         (["run", "nowhere.toml"], "cannot read nowhere.toml"),
         (["run", "--set", "data.source=cifr10"], "cifr10"),

@@ -151,7 +151,7 @@ def change_table(before: Sequence[ClientResult], after: Sequence[ClientResult]) 
     table = Table(title="what has changed")
     table.add_column("client", no_wrap=True)
     for title in ("", "labelled", "unlabelled", "test", "accuracy %", "points"):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     rows = changes(before, after)
     for change in rows[:SHOWN]:
         name, old, now = change

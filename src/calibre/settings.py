@@ -158,11 +158,24 @@ def _explain(model: type[BaseModel], problem: dict[str, Any], path: str) -> str:
         return str(cause)  # a section of its own, already explained
     if problem["type"] == "extra_forbidden":
         section = _section(model, where[:-1])
+        if not path and (inside := _sections_with(section, where[-1])):
+            told = " or ".join(f"'{key.removesuffix(where[-1])}{name}'" for name in inside)
+            return f"unknown key '{key}': did you mean {told}?"
         return f"unknown key '{key}': {nearest(where[-1], section.model_fields)}"
     said = problem["msg"][0].lower() + problem["msg"][1:]
     if problem["type"] == "missing":
         return f"{key}: {said}"
     return f"{key} = {problem['input']!r}: {said}"
+
+
+def _sections_with(model: type[BaseModel], key: str) -> list[str]:
+    """Where a key belongs that was written without its section."""
+    sections = {name: _section(model, [name]) for name in model.model_fields}
+    return [
+        f"{name}.{key}"
+        for name, section in sections.items()
+        if section is not model and key in section.model_fields
+    ]
 
 
 def _section(model: type[BaseModel], path: list[str]) -> type[BaseModel]:

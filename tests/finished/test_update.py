@@ -13,6 +13,7 @@ from calibre.engine.checkpoints import Checkpoints
 from calibre.engine.client_store import ClientStore
 from calibre.errors import UserError
 from calibre.experiment import read
+from calibre.finished.run import FinishedRun
 from calibre.finished.update import move, update
 from calibre.report import runs
 from calibre.run_folder import RunFolder
@@ -93,6 +94,10 @@ def test_new_images_a_new_client_and_one_that_left(life):
     assert metrics.rounds == 2
     after = runs.read(done.place)
     assert [row.name for row in after.clients] == ["east", "south"]
+    facts = FinishedRun(done.place).facts  # what cards of its bundles tell
+    assert facts["run"]["parent"] == f"{parent.experiment}, round 1"
+    assert facts["run"]["rounds"] == 2
+    assert facts["settings"]["data"]["source"] == "sites"
     with open(RunFolder(done.place).before) as table:
         assert [row["name"] for row in csv.DictReader(table)] == ["north", "south"]
     assert all(file.read_bytes() == content for file, content in before.items())

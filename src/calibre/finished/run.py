@@ -195,7 +195,10 @@ class FinishedRun:
     @property
     def facts(self) -> dict[str, Any]:
         """What a card tells of the run."""
-        run = self.run
+        run, parent = self.run, self.run.experiment.parent
+        settings = run.experiment.model_dump(mode="json", exclude={"data": {"root"}})
+        # where data lay on the machine that trained is nobody's business elsewhere
+        settings["data"]["source"] = run.experiment.data.title
         return {
             "fairness": {group: _figures(run.metrics.of(group)) for group in GROUPS},
             "run": {
@@ -203,9 +206,9 @@ class FinishedRun:
                 "federation": run.federation,
                 "seed": run.seed,
                 "rounds": run.metrics.rounds,
+                **({"parent": f"{parent.experiment}, round {parent.round}"} if parent else {}),
             },
-            # where data lay on the machine that trained is nobody's business elsewhere
-            "settings": run.experiment.model_dump(mode="json", exclude={"data": {"root"}}),
+            "settings": settings,
         }
 
 

@@ -32,7 +32,7 @@ from calibre.tensors import belongs
 
 
 @dataclass(frozen=True)
-class Update:
+class GoingOn:
     """What to run next, where, and what to say of it."""
 
     experiment: Experiment
@@ -40,7 +40,9 @@ class Update:
     notes: tuple[str, ...] = ()
 
 
-def update(source: Path, data: str | None = None, more: int = 0, out: Path | None = None) -> Update:
+def update(
+    source: Path, data: str | None = None, more: int = 0, out: Path | None = None
+) -> GoingOn:
     """``more`` rounds for a finished run, on its data as it is now, or as it is at ``data``.
 
     Running what is returned does it. Where the data is what it was, the run itself is extended;
@@ -87,9 +89,9 @@ def update(source: Path, data: str | None = None, more: int = 0, out: Path | Non
     if folder.begun:
         if folder.read_experiment().hash() != now.hash():
             raise UserError(f"{place} holds another run: give a folder of its own with --out")
-        return Update(now, place)  # going on with it
+        return GoingOn(now, place)  # going on with it
     notes = _begin(folder, before, now, pool, federation)
-    return Update(now, place, notes)
+    return GoingOn(now, place, notes)
 
 
 def check_there(experiment: Experiment, folder: Path) -> None:
@@ -130,7 +132,7 @@ def move(folder: Path, place: str) -> None:
         held.close()
 
 
-def _longer(before: FinishedRun, now: Experiment, more: int, out: Path | None) -> Update:
+def _longer(before: FinishedRun, now: Experiment, more: int, out: Path | None) -> GoingOn:
     """The same run for more rounds."""
     source = before.files.path
     if now.data != before.experiment.data:
@@ -146,7 +148,7 @@ def _longer(before: FinishedRun, now: Experiment, more: int, out: Path | None) -
     if out is not None and out.resolve() != source.resolve():
         raise UserError(f"the data is what it was, so the run in {source} goes on there: no --out")
     write_atomic(before.files.before, before.files.table.read_bytes())
-    return Update(now.extended(now.training.rounds + more), source)
+    return GoingOn(now.extended(now.training.rounds + more), source)
 
 
 def _as_trained(now: Experiment, before: FinishedRun, pool: Pool) -> Experiment:
