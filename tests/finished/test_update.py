@@ -142,6 +142,8 @@ def test_data_that_moved_is_found_again_if_it_is_the_same(life):
     (life / "sites").rename(life / "moved")
     with pytest.raises(UserError, match=r"there is no such folder .*resume .* --data NEWPLACE"):
         update(life / "run")
+    with pytest.raises(UserError, match=r"there is no such folder .*resume .* --data NEWPLACE"):
+        FinishedRun(life / "run").bundle(0)
     move(life / "run", str(life / "moved"))
     assert read(life / "run" / "experiment.toml").data.source == str(life / "moved")
     digits(life / "moved" / "south", {1: 1}, skip=120, named=True)

@@ -1,6 +1,7 @@
 """A finished run, opened: its images, who holds them, its model and its clients' own."""
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -19,6 +20,7 @@ from calibre.engine.client_store import ClientStore
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
+from calibre.experiment import Experiment
 from calibre.finished import packing
 from calibre.finished.packing import Scored
 from calibre.methods.method import ServerState
@@ -28,12 +30,24 @@ from calibre.personal.card import Preprocessing
 from calibre.personal.making import RATE, Making
 from calibre.personal.model import Kept, Prepared, held_tensors
 from calibre.personal.pooling import HeadChoice
+from calibre.registry import DATA_SETS
 from calibre.report import runs
 from calibre.report.metrics import GROUPS, Summary
 from calibre.report.naming import find_clients, folder_names
 from calibre.run_folder import RunFolder
 from calibre.settings import validate
 from calibre.tensors import Tensors, check_like, read_file
+
+
+def check_there(experiment: Experiment, folder: Path) -> None:
+    """Whether the data of a run still lies where it lay."""
+    source = experiment.data.source
+    own = source not in DATA_SETS and ":" not in source
+    if own and not os.path.exists(os.path.expanduser(source)):
+        raise UserError(
+            f"{source}: there is no such folder or file any more; if the images of the run in "
+            f"{folder} were moved:  calibre-fl resume {folder} --data NEWPLACE"
+        )
 
 
 class FinishedRun:
@@ -59,6 +73,7 @@ class FinishedRun:
                 f"new, make one with  calibre-fl personalize {self.files.path} --data IMAGES "
                 "--out BUNDLE"
             )
+        check_there(self.experiment, self.files.path)
         pool = load(self.experiment.data)
         if pool.fingerprint != self.federation.fingerprint:
             raise UserError(

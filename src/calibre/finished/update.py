@@ -22,9 +22,8 @@ from calibre.engine.host import Host
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
-from calibre.finished.run import FinishedRun
+from calibre.finished.run import FinishedRun, check_there
 from calibre.methods.method import ServerState
-from calibre.registry import DATA_SETS
 from calibre.run_folder import RunFolder
 from calibre.sections import ParentSettings
 from calibre.settings import validate
@@ -92,17 +91,6 @@ def update(
         return GoingOn(now, place)  # going on with it
     notes = _begin(folder, before, now, pool, federation)
     return GoingOn(now, place, notes)
-
-
-def check_there(experiment: Experiment, folder: Path) -> None:
-    """Whether the data of a run still lies where it lay."""
-    source = experiment.data.source
-    own = source not in DATA_SETS and ":" not in source
-    if own and not Path(source).expanduser().exists():
-        raise UserError(
-            f"{source}: there is no such folder or file any more; if the images of the run in "
-            f"{folder} were moved:  calibre-fl resume {folder} --data NEWPLACE"
-        )
 
 
 def pointed_to(experiment: Experiment, place: str) -> Experiment:
