@@ -138,3 +138,12 @@ def test_the_hash_covers_every_key(key):
     changed[key] = {"client": "x", "accuracy": None, "warnings": ["x"], "files": {"a": "b"},
                     "preprocessing": changed["preprocessing"] | {"height": 13}}[key]  # fmt: skip
     assert type(card).model_validate(changed).digest() != card.digest()
+
+
+def test_a_floor_that_does_better_is_told_with_what_that_rests_on():
+    found = make_bundle().card
+    own = found.accuracy.model_copy(update={"value": 0.6, "correct": 3, "images": 5})
+    card = found.model_copy(update={"accuracy": own, "floors": {"local": 0.8, "majority": 0.2}})
+    text = markdown(card)
+    assert "- for comparison, local: 80.0 %, better by 20.0 points, but 5 test images: not" in text
+    assert "- for comparison, majority: 20.0 %\n" in text
