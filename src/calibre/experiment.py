@@ -115,6 +115,14 @@ class Experiment(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _has_novel_clients(self) -> "Experiment":
+        if self.personal.clients == "novel" and not self.federation.novel:
+            raise UserError(
+                'personal.clients = "novel": there are none; set federation.novel to how many'
+            )
+        return self
+
     @property
     def choice(self) -> list[str]:
         """The method's name, and that of its objective where it has one."""
@@ -165,6 +173,12 @@ class Experiment(Settings):
             del values["privacy"]
         if not self.robust.on:
             del values["robust"]
+        if not self.federation.novel_classes:
+            del values["federation"]["novel_classes"]
+        if self.personal.clients == "all":
+            del values["personal"]["clients"]
+        if self.personal.labels is None:
+            del values["personal"]["labels"], values["personal"]["label_choice"]
         for key, value in LATER.items():
             drop(values, key, value)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -56,6 +56,7 @@ class FederationSettings(Settings):
     label_draw: Literal["random", "class"] | None = None  # how these are drawn: like the client's
     # own mix (default of a count or a fraction), or evenly by class (default of ``labels``)
     unlabelled: Count | None = None  # images of the source's unlabelled part per training client
+    novel_classes: tuple[str, ...] = ()  # that novel clients hold and no other client has seen
     score_on: Literal["test", "validation"] = "test"  # validation: a fifth of a client's training
     # images, held out by class; for choosing settings without a look at any test image
 
@@ -63,6 +64,20 @@ class FederationSettings(Settings):
     def labels_by_class(self) -> bool:
         """Whether a client's labels say nothing of how frequent its classes are."""
         return self.label_draw == "class" or (self.labels is not None and self.label_draw is None)
+
+    @model_validator(mode="after")
+    def _novel_classes_are_held(self) -> "FederationSettings":
+        if self.novel_classes and not self.novel:
+            raise UserError(
+                "federation.novel_classes are held by novel clients alone: set federation.novel to "
+                "how many there are"
+            )
+        if self.novel_classes and self.scheme == "natural":
+            raise UserError(
+                "federation.novel_classes says what made-up clients hold: leave it out where the "
+                "data has owners"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_number_of_labels(self) -> "FederationSettings":
@@ -177,6 +192,19 @@ class PersonalSettings(Settings):
     batch: Positive = 32
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     floors: tuple[FloorName, ...] = get_args(FloorName)  # methods to compare with
+    clients: Literal["all", "novel"] = "all"  # who gets a model; novel: nobody else's label counts
+    labels: Positive | None = None  # of a client's labels, how many make its model; default all
+    label_choice: Literal["random", "class", "typical"] = "random"  # which: drawn, evenly by class,
+    # or those that the encoder finds most typical (docs/running.md)
+
+    @model_validator(mode="after")
+    def _says_how_many(self) -> "PersonalSettings":
+        if self.label_choice != "random" and self.labels is None:
+            raise UserError(
+                "personal.label_choice says which labels are used: say how many with "
+                "personal.labels"
+            )
+        return self
 
 
 class PrivacySettings(Settings):

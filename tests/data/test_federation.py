@@ -460,3 +460,57 @@ def test_the_defaults_are_sixteen_clients_and_eight_novel_ones():
     federation = build(DIGITS, FederationSettings(), 0)
     assert (federations.CLIENTS, len(federation)) == (16, 24)
     assert (federation.counts().sum(1) == 1440 // 24).all()
+
+
+@pytest.mark.parametrize("scheme", ["iid", "quantity", "dirichlet"])
+def test_novel_classes_are_held_by_novel_clients_alone(scheme):
+    unseen = ("class 3", "class 5", "class 8")
+    request = FederationSettings(
+        scheme=scheme, clients=6, novel=4, samples=40, test_samples=10, novel_classes=unseen
+    )
+    federation = build(DIGITS, request, 0)
+    for part in ("train", "test"):
+        counts = federation.counts(part)
+        assert counts[:6, [3, 5, 8]].sum() == 0
+        assert counts[6:].sum() == counts[6:, [3, 5, 8]].sum() > 0
+    for client in range(10):  # the tables tell of the images that clients really hold
+        images = held(federation, client)
+        assert histogram(DIGITS, images).tolist() == federation.counts()[client].tolist()
+        assert set(federation.client(client).test) <= set(DIGITS.test)
+    every = np.concatenate([held(federation, client) for client in range(10)])
+    assert len(np.unique(every)) == len(every)
+    assert build(DIGITS, request, 1).hash != federation.hash
+
+
+def test_the_groups_of_novel_classes_draw_apart():
+    """Who trains does not change with how many clients come later."""
+    few, many = (
+        build(
+            DIGITS,
+            FederationSettings(
+                scheme="dirichlet",
+                clients=5,
+                novel=n,
+                samples=30,
+                novel_classes=("class 1", "class 2"),
+            ),
+            0,
+        )
+        for n in (1, 4)
+    )
+    for client in range(5):
+        assert held(few, client).tolist() == held(many, client).tolist()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"novel_classes": ["class 10"], "novel": 2}, "no class 'class 10': did you mean"),
+        ({"novel_classes": [f"class {k}" for k in range(9)], "novel": 2}, "names 9 of 10 classes"),
+        ({"novel_classes": ["class 1"], "novel": 0}, "held by novel clients alone"),
+        ({"novel_classes": ["class 1"], "scheme": "natural"}, "where the data has owners"),
+    ],
+)
+def test_novel_classes_that_cannot_be(request_, message):
+    with pytest.raises((UserError, ValueError), match=message):
+        build(DIGITS, FederationSettings(clients=3, **request_), 0)

@@ -17,7 +17,7 @@ from calibre.experiment import read
 from calibre.methods.calibre import Calibre
 from calibre.methods.fedavg import FedAvg
 from calibre.methods.method import Number
-from calibre.report import events
+from calibre.report import events, runs
 from calibre.report.metrics import Metrics
 from calibre.tensors import read_file
 from tests.conftest import TINY
@@ -300,3 +300,16 @@ def test_what_prepares_an_image_is_noted_with_the_run(tiny, tmp_path):
     assert (noted["height"], noted["width"], noted["channels"]) == (8, 8, 1)
     assert noted["mean"] == pytest.approx([pixels.mean()], rel=1e-6)
     assert noted["std"] == pytest.approx([pixels.std()], rel=1e-6)
+
+
+def test_where_only_novel_clients_have_labels_the_others_do_not_count(tiny, tmp_path):
+    """Their labels choose no strength of anybody's head, and they have no model."""
+    heads = ("personal.head=solved", "training.rounds=1", 'personal.floors=["pixels"]')
+    novel = tiny("personal.clients=novel", *heads)
+    rounds.run(novel, tmp_path / "novel")
+    found = runs.read(tmp_path / "novel")
+    assert [(row.id, row.novel) for row in found.clients] == [(5, True), (6, True)]
+    assert (found.metrics.train.clients, found.metrics.novel.clients) == (0, 2)
+    assert novel.hash() != tiny(*heads).hash()
+    with pytest.raises(UserError, match=r"there are none; set federation\.novel"):
+        tiny("personal.clients=novel", "federation.novel=0")

@@ -15,7 +15,10 @@ from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import experiment, method
 from tests.report.in_memory import metrics
 
-OURS_ALONE = ("learning-rates", "digits", "main-comparison", "objectives", "larger-scale")
+OURS_ALONE = (
+    "learning-rates", "digits", "main-comparison", "objectives", "larger-scale", "label-budget",
+    "labels-at-novel", "novel-classes",
+)  # fmt: skip
 PAPER = {name: r for name, r in all_recipes.recipes().items() if name not in OURS_ALONE}
 
 

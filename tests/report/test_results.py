@@ -35,7 +35,7 @@ def test_what_a_client_sends_and_receives_in_a_round_is_kept(name, up, down, tmp
     state = experiment.method.init(network)
     metrics = write_results(
         experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
-        promise=None, choice=None,
+        images=0, promise=None, choice=None,
     )  # fmt: skip
     assert metrics.bytes_up == parts(network, *up)
     assert metrics.bytes_down == parts(network, *down)
@@ -48,7 +48,7 @@ def test_a_method_may_send_more_than_a_model(tmp_path):
     state = experiment.method.init(network)
     metrics = write_results(
         experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
-        promise=None, choice=None,
+        images=0, promise=None, choice=None,
     )  # fmt: skip
     parameters = {*network.encoder.parameters(), *network.head.parameters()}
     trained = sum(4 * p.numel() for p in parameters)  # a control for each

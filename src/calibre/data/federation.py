@@ -6,7 +6,7 @@ few flat arrays, so that ten thousand clients cost no more than their images.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.rng import numpy_stream
 from calibre.sections import FederationSettings
+from calibre.settings import nearest
 
 CLIENTS = 16  # that train, where nothing else is said
 TEST_IMAGES = 200  # per client, where test sets may overlap: a standard error of 3.5 % at most
@@ -234,13 +235,49 @@ def _kept_labels(train: Parts, pool: Pool, settings: FederationSettings, seed: i
 
 def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:
     """Training and test images of clients that are made up."""
-    clients = (settings.clients or CLIENTS) + settings.novel
-    labels, test_labels = _labels(pool, pool.train), _labels(pool, pool.test)
-    sizes = np.bincount(labels, minlength=len(pool.classes))
-    test_sizes = np.bincount(test_labels, minlength=len(pool.classes))
+    training, every = settings.clients or CLIENTS, np.arange(len(pool.classes))
+    if not settings.novel_classes:
+        return _shared_out(pool, settings, seed, training + settings.novel, every)
+    unseen = _numbers(pool, settings.novel_classes)
+    if len(unseen) > len(every) - 2:
+        raise UserError(
+            f"federation.novel_classes names {len(unseen)} of {len(every)} classes: leave at least "
+            "two to those who train"
+        )
+    seen = np.setdiff1d(every, unseen)
+    train, test = _shared_out(pool, settings, seed, training, seen)
+    more, more_test = _shared_out(pool, settings, seed, settings.novel, unseen, "novel/")
+    return train.followed_by(more), test.followed_by(more_test)
+
+
+def _numbers(pool: Pool, names: Sequence[str]) -> Ints:
+    """Classes by their names."""
+    for name in names:
+        if name not in pool.classes:
+            known = nearest(name, pool.classes)
+            raise UserError(f"federation.novel_classes: there is no class '{name}': {known}")
+    return np.array(sorted({pool.classes.index(name) for name in names}))
+
+
+def _shared_out(
+    pool: Pool,
+    settings: FederationSettings,
+    seed: int,
+    clients: int,
+    classes: Ints,
+    group: str = "",  # of clients, for draws of its own
+) -> tuple[Parts, Parts]:
+    """The images of some classes, dealt or drawn by clients."""
+    (rows, labels), (test_rows, test_labels) = (
+        _of_classes(_labels(pool, part), classes) for part in (pool.train, pool.test)
+    )
+    names = [pool.classes[k] for k in classes]
+    sizes = np.bincount(labels, minlength=len(classes))
+    test_sizes = np.bincount(test_labels, minlength=len(classes))
     disjoint = settings.overlap == "disjoint"
     mix, train_stream, test_stream = (
-        partial(numpy_stream, seed, f"federation/{purpose}") for purpose in ("mix", "train", "test")
+        partial(numpy_stream, seed, f"federation/{group}{purpose}")
+        for purpose in ("mix", "train", "test")
     )
 
     counts: Ints  # [C, K]
@@ -248,7 +285,7 @@ def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Par
         counts = partition.iid(sizes, clients, settings.samples, disjoint, mix)
     elif settings.scheme == "quantity":
         counts = partition.quantity(
-            sizes, clients, settings.samples, disjoint, mix(), settings.classes, pool.classes
+            sizes, clients, settings.samples, disjoint, mix(), settings.classes, names
         )
     else:
         counts = partition.dirichlet(
@@ -260,8 +297,8 @@ def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Par
         room=partition.split_evenly(test_sizes, counts > 0) if dealt else test_sizes,
         most=None if dealt else TEST_IMAGES,
         wanted=settings.test_samples,
-        rng=numpy_stream(seed, "federation/test-counts"),
-        names=pool.classes,
+        rng=numpy_stream(seed, f"federation/{group}test-counts"),
+        names=names,
     )
     train = (
         partition.deal(counts, labels, train_stream())
@@ -273,7 +310,15 @@ def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Par
         if dealt
         else partition.draw(test_counts, test_labels, test_stream)
     )
-    return train.shifted(pool.train.start), test.shifted(pool.test.start)
+    return train.among(rows).shifted(pool.train.start), test.among(test_rows).shifted(
+        pool.test.start
+    )
+
+
+def _of_classes(labels: Labels, classes: Ints) -> tuple[Ints, Labels]:
+    """Which images are of these classes, ascending, and their classes counted among these."""
+    rows = np.flatnonzero(np.isin(labels, classes))
+    return rows, np.searchsorted(classes, labels[rows])
 
 
 def _unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: int) -> Parts:

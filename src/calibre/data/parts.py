@@ -48,6 +48,10 @@ class Parts:
         """The same images counted from elsewhere, e.g. from the start of the pool."""
         return Parts(self.indices + np.int32(by), self.offsets)
 
+    def among(self, rows: Ints) -> "Parts":
+        """The same, where images were counted among ``rows``, ascending, alone."""
+        return Parts(rows[self.indices].astype(np.int32), self.offsets)
+
     def where(self, keep: Mask) -> "Parts":
         return Parts.of(self.clients[keep], self.indices[keep], len(self))
 
@@ -57,6 +61,11 @@ class Parts:
         place[clients] = np.arange(len(clients))
         new = place[self.clients]
         return Parts.of(new[new >= 0], self.indices[new >= 0], len(clients))
+
+    def followed_by(self, other: "Parts") -> "Parts":
+        """These clients, and then the other ones."""
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return Parts(np.concatenate([self.indices, other.indices]), offsets)
 
     def joined(self, other: "Parts") -> "Parts":
         """Both clients' shares put together."""

@@ -24,6 +24,7 @@ from calibre.local.site import Site
 from calibre.methods.method import IMAGES, Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
 from calibre.models.preprocessing import chosen_normalization
+from calibre.personal.label_choice import with_chosen_labels
 from calibre.personal.model import Personal, Prepared, TestSet
 from calibre.personal.own import start_anew
 from calibre.personal.pooling import Curves, HeadChoice
@@ -124,6 +125,8 @@ class Host:
         method = self.load(METHOD).method
         kept = self.kept(METHOD, state, client)
         site = self._loaded_site(METHOD, state, client, kept)
+        if not method.uses_labels:
+            site = replace(site, labels=torch.full_like(site.labels, -1))
         with rng.isolated(self.experiment.seed, "local", state.round, client):
             update = method.local_update(state, kept, site)
         update = replace(update, report={**update.report, IMAGES: float(sum(site.drawn))})
@@ -165,7 +168,7 @@ class Host:
     def prepared(self, role: str, state: ServerState, client: int) -> Prepared:
         """A client as personalisation finds it: its site, what it kept, its test images."""
         kept = self.kept(role, state, client)
-        site = self._loaded_site(role, state, client, kept)
+        site = with_chosen_labels(self._loaded_site(role, state, client, kept))
         if kept is None:
             kept = start_anew(self.load(role).method, state, site)
         return Prepared(site, kept, self._test(client))

@@ -47,13 +47,19 @@ class PersonalStage:
         rows = [self._result(client, int((counts[client] > 0).sum()), scores) for client in scored]
         return rows, choices[METHOD]
 
+    def _ids(self) -> range:
+        """Who gets a personal model."""
+        if self.experiment.personal.clients == "novel":
+            return self.federation.novel_ids
+        return range(len(self.federation))
+
     def _floors(self) -> list[str]:
         own = self.experiment.method.name
         return [name for name in self.experiment.personal.floors if name != own]
 
     def _groups(self, role: str) -> list[range]:
         """Whose personal models are made together."""
-        ids = range(len(self.federation))
+        ids = self._ids()
         way = way_of(method_of(self.experiment, role), self.experiment.personal)
         size = way.group(len(ids))
         return [ids[i : i + size] for i in range(0, len(ids), size)]
@@ -82,7 +88,7 @@ class PersonalStage:
         """The accuracy of every client's personal model."""
         state = self.state if role == METHOD else self.host.initial_state(role)
         method = method_of(self.experiment, role)
-        ids = range(len(self.federation))
+        ids = self._ids()
         jobs = [
             job("personalize", group, self.kept, role, choice, told) for group in self._groups(role)
         ]
@@ -123,12 +129,13 @@ class PersonalStage:
         self, client: int, classes: int, scores: dict[str, dict[int, float]]
     ) -> ClientResult:
         held = self.federation.client(client)
+        labels = min(len(held.labelled), self.experiment.personal.labels or len(held.labelled))
         return ClientResult(
             id=client,
             name=held.name,
             novel=held.novel,
-            samples=len(held.labelled),
-            unlabelled=len(held.unlabelled),
+            samples=labels,
+            unlabelled=len(held.labelled) - labels + len(held.unlabelled),
             test_samples=len(held.test),
             classes=classes,
             accuracy=scores[METHOD][client],

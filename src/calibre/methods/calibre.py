@@ -60,6 +60,10 @@ class Calibre(PflSsl):
         return f"Calibre ({self.objective.title}){self._with_labels}{analysis}"
 
     @property
+    def uses_labels(self) -> bool:
+        return super().uses_labels or self.prototypes.oracle_labels
+
+    @property
     def numbers(self) -> Mapping[str, Number]:
         farthest = 2.0 if self.aggregation.divergence == "unit" else FARTHEST
         return {"divergence": Number(0, farthest, unknown=True)}

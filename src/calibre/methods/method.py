@@ -144,9 +144,14 @@ class Method(Settings):
         """How many images a client trains on, of all that it has."""
         return labelled if self.supervised else images
 
+    @property
+    def uses_labels(self) -> bool:
+        """Whether training looks at labels; where it does not, they are hidden from it."""
+        return self.supervised
+
     def met_labels(self, trained: bool) -> bool:
         """Whether a client's encoder has seen its labels, if it ``trained`` in the federation."""
-        return self.federated and self.supervised and trained
+        return self.federated and self.uses_labels and trained
 
     def expected_update(self, server: ServerState) -> dict[str, Tensors]:
         """What ``Update.shared`` must look like: an update of other names or shapes is refused."""

@@ -83,8 +83,9 @@ class PflSsl(SelfSupervised):
         training = site.training.model_copy(update={"rounds": first})  # of its own schedules
         return super().train(server, replace(site, training=training))
 
-    def met_labels(self, trained: bool) -> bool:
-        return trained and self.labels.weight > 0
+    @property
+    def uses_labels(self) -> bool:
+        return self.labels.weight > 0
 
     @property
     def _shares_head(self) -> bool:

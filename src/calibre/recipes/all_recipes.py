@@ -8,7 +8,10 @@ from calibre.recipes.recipe import Recipe
 from calibre.recipes.scales import Scale
 from calibre.settings import nearest
 
-MODULES = ("figures34", "table1", "embeddings", "learning_rates", "digits_demo", "campaign")
+MODULES = (
+    "figures34", "table1", "embeddings", "learning_rates", "digits_demo", "campaign",
+    "label_budget", "unseen_classes",
+)  # fmt: skip
 
 
 def recipes() -> dict[str, Recipe]:

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from calibre.experiment import Experiment
-from calibre.recipes.claims import OURS, Claim
-from calibre.recipes.figures34 import COMPARISONS
+from calibre.recipes.claims import OURS
+from calibre.recipes.figures34 import COMPARISONS, Panel
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import LONGER, SOLVED, Scale, Scheme, experiment, method
 from calibre.recipes.wide_table import by_the_paper, in_words, tests_of, wide_table
@@ -74,31 +74,26 @@ def conclude_main(runs: Sequence[Run], scale: Scale) -> Conclusion:
         parts += [f"### {title}", wide_table(own), f"![mean against variance](picture:{scheme})"]
         tests = tests_of(rows, [*CALIBRATION, *LABELS, *against_best])
         parts.append("\n".join(f"- {said}." for said in in_words(tests)))
-        parts.append("\n".join(claims_of(scheme, solved)))
+        parts.append(claims_of(scheme, solved))
         pictures[scheme] = partial(figures.compose, "mean-variance", solved, False)
     return Conclusion("\n\n".join(part for part in parts if part), pictures)
 
 
-def claims_of(scheme: Scheme, runs: Sequence[Run]) -> list[str]:
+def claims_of(scheme: Scheme, runs: Sequence[Run]) -> str:
     """The paper's claims on this federation, of Calibre without and with labels in training."""
+    lines = ["| the paper's claim | without labels in training | with them |", "|---|---|---|"]
+    for claim in panel_of(scheme).claims:
+        judged = [replace(claim, of=claim.of + form) for form in ("", " with labels")]
+        verdicts = [form.judge(by_method(runs)) for form in judged]
+        cells = [f"**{verdict}** ({said})" for verdict, said in verdicts]
+        lines.append(f"| {' | '.join([claim.text, *cells])} |")
+    return "\n".join(lines)
+
+
+def panel_of(scheme: Scheme) -> Panel:
+    """What the paper says of CIFAR-10 under this scheme."""
     name = {"quantity": "figure-3-cifar10", "dirichlet": "figure-4-cifar10"}[scheme]
-    (panel,) = (panel for panel in COMPARISONS if panel.name == name)
-    lines = []
-    for claim, form in product(panel.claims, ("", " with labels")):
-        judged = replace(claim, of=claim.of + form)
-        verdict, said = judged.judge(by_method(runs))
-        lines.append(f"- {in_form(judged)}: **{verdict}** ({said})")
-    return lines
-
-
-def in_form(claim: Claim) -> str:
-    """A claim with the method that it is judged by."""
-    text = claim.text
-    return (
-        text
-        if " of " in text.partition(" over ")[0]
-        else text.replace(f"{claim.key} over", f"{claim.key} of {claim.of} over", 1)
-    )
+    return next(panel for panel in COMPARISONS if panel.name == name)
 
 
 def by_method(runs: Sequence[Run]) -> dict[str, list[Metrics]]:

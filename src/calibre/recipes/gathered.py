@@ -1,7 +1,7 @@
 """What of a recipe the ledger holds: the entries to conclude from, and what is still to be run."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from calibre.evidence.entry import LedgerEntry
@@ -18,7 +18,8 @@ class Gathered:
 
     recipe: Recipe
     entries: tuple[LedgerEntry, ...]
-    seeds: int  # of which they are, from 0 on
+    held: tuple[LedgerEntry, ...]  # these, and those that wait for others to be shown with
+    seeds: int  # of which the entries are, from 0 on
     missing: int  # runs
 
     @property
@@ -29,11 +30,11 @@ class Gathered:
     def command(self) -> str:
         return f"calibre-fl reproduce {self.recipe.name} --seeds {self.recipe.seeds}"
 
-    @property
-    def state(self) -> str:
-        """A hash of the entries."""
-        told = sorted(entry.origin.checksum for entry in self.entries)
-        return hashlib.sha256(" ".join(told).encode()).hexdigest()[:8]
+
+def state_of(entries: Iterable[LedgerEntry]) -> str:
+    """A hash of all that they say."""
+    told = sorted(entry.origin.checksum for entry in entries)
+    return hashlib.sha256(" ".join(told).encode()).hexdigest()[:8]
 
 
 def gather(recipe: Recipe, evidence: Evidence) -> Gathered:
@@ -49,7 +50,8 @@ def gather(recipe: Recipe, evidence: Evidence) -> Gathered:
     seeds = min((_first(variant, evidence) for variant in begun), default=0)
     shown = {experiment.hash() for variant in begun for experiment in variant[:seeds]}
     entries = evidence.of([experiment for experiment in wanted if experiment.hash() in shown])
-    return Gathered(recipe, tuple(entries), seeds, len(wanted) - len(evidence.of(wanted)))
+    held = evidence.of(wanted)
+    return Gathered(recipe, tuple(entries), tuple(held), seeds, len(wanted) - len(held))
 
 
 def _first(variant: Sequence[Experiment], evidence: Evidence) -> int:

@@ -10,6 +10,7 @@ the runs that it shows, so that a page with the right text has the right picture
 
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import Any
 from calibre.errors import UserError
 from calibre.evidence.kept import Evidence
 from calibre.files import write_atomic
-from calibre.recipes import all_recipes
-from calibre.recipes.gathered import concluded, gather
+from calibre.recipes import all_recipes, summary
+from calibre.recipes.gathered import Gathered, concluded, gather, state_of
 from calibre.report.figures.style import drawn_as
 from calibre.settings import nearest
 
@@ -30,6 +31,7 @@ BLOCK = re.compile(
 )
 OPEN = re.compile(r"<!-- evidence:")
 DPI = 150
+WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -64,29 +66,56 @@ def held_pictures(root: Path) -> set[str]:
 def build(root: Path, evidence: Evidence) -> Published:
     """All pages anew, from the entries of this ledger."""
     evidence.check_code()
-    recipes = {n: recipe for n, recipe in all_recipes.recipes().items() if not recipe.models}
     pages: dict[str, str] = {}
     pictures: dict[str, Callable[[], Any]] = {}
     used: set[str] = set()
 
     def content(name: str, page: str) -> str:
-        if name not in recipes:
-            raise UserError(f"{page}: there is no evidence '{name}': {nearest(name, recipes)}")
-        found = gather(recipes[name], evidence)
-        conclusion = concluded(found)
-        used.update(entry.name for entry in found.entries)
+        found = _gathered(name, page, evidence)
+        if name in summary.BLOCKS:
+            conclusion = summary.BLOCKS[name](found)
+        else:
+            conclusion = concluded(found[name])
+        entries = [entry for one in found.values() for entry in one.entries]
+        used.update(entry.name for one in found.values() for entry in one.held)
 
         def place(picture: str) -> str:
-            path = f"{IMAGES}/{name}-{picture}-{found.state}.png"
+            path = f"{IMAGES}/{name}-{picture}-{state_of(entries)}.png"
             pictures[path] = conclusion.pictures[picture]
             return os.path.relpath(path, Path(page).parent.as_posix())
 
-        return conclusion.placed(place)
+        return wrapped(conclusion.placed(place))
 
     for page in PAGES:
         pages[page] = _filled(root, page, content)
     unused = sorted(entry.name for entry in evidence.entries.values() if entry.name not in used)
     return Published(root, pages, pictures, tuple(unused))
+
+
+def _gathered(name: str, page: str, evidence: Evidence) -> dict[str, Gathered]:
+    """What the ledger holds of the recipes that a block rests on."""
+    recipes = {n: recipe for n, recipe in all_recipes.recipes().items() if not recipe.models}
+    if name not in recipes and name not in summary.BLOCKS:
+        known = nearest(name, recipes | summary.BLOCKS)
+        raise UserError(f"{page}: there is no evidence '{name}': {known}")
+    parts = summary.RESTS_ON if name in summary.BLOCKS else (name,)
+    return {part: gather(recipes[part], evidence) for part in parts}
+
+
+def wrapped(text: str) -> str:
+    """Lines of prose no longer than a page's; tables, headings and pictures as they are."""
+    return "\n".join(
+        line
+        if line.startswith(("|", "#", "!")) or len(line) <= WIDTH
+        else textwrap.fill(
+            line,
+            WIDTH,
+            subsequent_indent="  " if line.startswith("- ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.splitlines()
+    )
 
 
 def _filled(root: Path, page: str, content: Callable[[str, str], str]) -> str:

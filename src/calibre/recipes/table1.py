@@ -86,12 +86,7 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
 
 def _table(runs: Sequence[Run]) -> str:
     """The 4 x 3 table of mean and std over training clients beside the paper's, and q1 to q3."""
-    means: dict[Cell, list[float]] = {}
-    stds: dict[Cell, list[float]] = {}
-    for run in runs:
-        key, group = cell(run.experiment), run.metrics.train
-        means.setdefault(key, []).append(100 * group.measure("mean"))
-        stds.setdefault(key, []).append(100 * group.measure("std"))
+    means, stds = _measured(runs)
     lines = [
         "| terms | " + " | ".join(f"{title} | paper" for title in OBJECTIVES.values()) + " |",
         "|" + "---|" * (1 + 2 * len(OBJECTIVES)),
@@ -112,6 +107,24 @@ def _table(runs: Sequence[Run]) -> str:
         *(f"- {claim}: **{verdict}** ({detail})" for claim, verdict, detail in claims(means, stds)),
     ]
     return "\n".join(lines)
+
+
+def _measured(
+    runs: Sequence[Run],
+) -> tuple[dict[Cell, list[float]], dict[Cell, list[float]]]:
+    """Mean and std over training clients in percent, of every cell and seed."""
+    means: dict[Cell, list[float]] = {}
+    stds: dict[Cell, list[float]] = {}
+    for run in runs:
+        key, group = cell(run.experiment), run.metrics.train
+        means.setdefault(key, []).append(100 * group.measure("mean"))
+        stds.setdefault(key, []).append(100 * group.measure("std"))
+    return means, stds
+
+
+def claims_of(runs: Sequence[Run]) -> list[tuple[str, Verdict, str]]:
+    """q1 to q3, of runs of one form."""
+    return claims(*_measured(runs))
 
 
 def _weighting(runs: Sequence[Run]) -> list[str]:

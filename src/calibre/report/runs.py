@@ -135,7 +135,8 @@ def read_clients(path: Path) -> tuple[ClientResult, ...]:
         if not all(0 <= value <= 1 for value in (row.accuracy, *row.floors.values())):
             raise _damaged(path, f"an accuracy of client {row.id} is not within 0 and 1")
     rows.sort(key=lambda row: row.id)  # a spreadsheet may have sorted them otherwise
-    if [row.id for row in rows] != list(range(len(rows))):
+    first = rows[0].id if rows and rows[0].novel else 0  # all are novel: others have no model
+    if [row.id for row in rows] != list(range(first, first + len(rows))):
         raise _damaged(path, "its clients are not 0, 1, 2 and so on, each once")
     return tuple(rows)
 

@@ -1,0 +1,217 @@
+"""What labels are worth: accuracy and fairness against how many of them a client has.
+
+Methods that train without labels are trained once; their encoder then says which images are worth a
+label (``typical``), or they are drawn at random. Methods that need labels in training get as many,
+drawn at random: the same ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any, Literal
+
+from calibre.experiment import Experiment
+from calibre.recipes.campaign import NONE, WITH_LABELS
+from calibre.recipes.claims import OURS
+from calibre.recipes.recipe import Conclusion, Recipe
+from calibre.recipes.scales import LONGER, Scale, experiment, method
+from calibre.recipes.wide_table import SURE
+from calibre.report.compare import paired_test
+from calibre.report.comparison_tables import PairedTest, cell
+from calibre.report.figures.label_budgets import label_budgets
+from calibre.report.inference import holm
+from calibre.report.metrics import Group
+from calibre.report.rows import KINDS, Entry, Row
+from calibre.report.runs import Run
+
+Choice = Literal["random", "typical"]
+Named = tuple[str, Mapping[str, Any]]  # a method, and how it differs from the recipes' usual one
+TYPICAL = ", typical labels"
+MEASURES = {"mean": ("mean %", 100, 1), "worst_tenth": ("worst tenth, %", 100, 1),
+            "variance": ("variance", 1, 4)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LabelBudget:
+    """Some methods with few labels, and with more."""
+
+    name: str
+    title: str
+    budgets: tuple[int | None, ...]  # None: all
+    free: tuple[Named, ...]  # trained without labels, or not at all
+    chosen: tuple[str, ...]  # of these, those whose encoder can choose what to label
+    needing: tuple[Named, ...]  # that need labels in training
+    pairs: tuple[tuple[str, str], ...]  # to be told apart, by the names of their series
+    clients: Literal["all", "novel"] = "all"  # who has labels at all
+
+    def recipe(self) -> Recipe:
+        return Recipe(self.name, self.title, self.experiments, self.conclude)
+
+    def experiments(self, scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
+        chosen: list[Experiment] = []
+        for seed, budget in product(seeds, self.budgets):
+            for name, changes in self.free:
+                choices: list[Choice] = ["random"]
+                if budget is not None and name in self.chosen:
+                    choices.append("typical")
+                table = method(name, scale, **changes)
+                chosen += [self._free(table, scale, seed, budget, choice) for choice in choices]
+            for name, changes in self.needing:
+                table = method(name, scale, **changes)
+                labels = {"federation": {"label_count": budget} if budget else {}}
+                chosen.append(_build(table, scale, seed, labels))
+        return chosen
+
+    def _free(
+        self, table: Mapping[str, Any], scale: Scale, seed: int, budget: int | None, choice: Choice
+    ) -> Experiment:
+        personal = {"labels": budget, "label_choice": choice, "clients": self.clients}
+        return _build(table, scale, seed, {"personal": personal})
+
+    def conclude(self, runs: Sequence[Run], scale: Scale) -> Conclusion:
+        """Tables, the picture, and who is ahead of whom with how many labels."""
+        series = series_of(runs)
+        groups: list[Group] = ["train", "novel"] if self.clients == "all" else ["novel"]
+        parts = [_table(series, group, measure) for group in groups for measure in MEASURES]
+        parts.append("![against labels per client](picture:curve)")
+        parts.append("\n".join(f"- {said}." for said in leads(series, self.pairs, groups)))
+        return Conclusion("\n\n".join(parts), {"curve": lambda: label_budgets(series)})
+
+
+def _build(
+    table: Mapping[str, Any], scale: Scale, seed: int, more: Mapping[str, Mapping[str, Any]]
+) -> Experiment:
+    sections = LONGER[scale].keys() | more.keys()
+    changes = {name: {**LONGER[scale].get(name, {}), **more.get(name, {})} for name in sections}
+    return experiment("cifar10", "dirichlet", scale, table, seed, changes=changes)
+
+
+def budget_of(run: Run) -> int:
+    """Labels per client; all of them are as many as the clients hold."""
+    e = run.experiment
+    return e.personal.labels or e.federation.label_count or max(c.samples for c in run.clients)
+
+
+def series_of(runs: Sequence[Run]) -> dict[str, dict[int, Row]]:
+    """By method and choice: what each number of labels comes to, over seeds.
+
+    With all labels there is nothing to choose: that run is of both series.
+    """
+    found: dict[str, dict[int, list[Run]]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        own = TYPICAL if run.experiment.personal.label_choice == "typical" else ""
+        found.setdefault(run.label + own, {}).setdefault(budget_of(run), []).append(run)
+    for name, by_budget in found.items():
+        if name.endswith(TYPICAL):
+            most = found.get(name.removesuffix(TYPICAL), {})
+            whole = [b for b, held in most.items() if held[0].experiment.personal.labels is None]
+            by_budget |= {budget: most[budget] for budget in whole}
+    return {
+        name: {budget: Row(name, {}, tuple(map(Entry, held))) for budget, held in by_budget.items()}
+        for name, by_budget in found.items()
+    }
+
+
+def _table(series: Mapping[str, Mapping[int, Row]], group: Group, measure: str) -> str:
+    title, scale, digits = MEASURES[measure]
+    budgets = sorted({budget for by_budget in series.values() for budget in by_budget})
+    head = [f"{KINDS[group]} clients: {title}", *(f"{budget} labels" for budget in budgets)]
+    lines = [head, ["---", *["---:"] * len(budgets)]]
+    for name, by_budget in series.items():
+        found = [by_budget[b].estimate(group, measure) if b in by_budget else None for b in budgets]
+        lines.append([name, *(cell(estimate, scale, digits) for estimate in found)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def leads(
+    series: Mapping[str, Mapping[int, Row]],
+    pairs: Sequence[tuple[str, str]],
+    groups: Sequence[Group],
+) -> list[str]:
+    """Of each pair: with how many labels which one is ahead, corrected over all of these tests."""
+    tests: dict[tuple[str, str, Group], dict[int, PairedTest]] = {}
+    for (one, other), group in product(pairs, groups):
+        both = sorted(series.get(one, {}).keys() & series.get(other, {}).keys())
+        paired = [b for b in both if _alike(series[one][b], series[other][b])]
+        if paired:
+            tests[one, other, group] = {
+                b: paired_test(group, series[one][b], series[other][b]) for b in paired
+            }
+    every = [(key, b) for key, by_budget in tests.items() for b in by_budget]
+    adjusted = dict(zip(every, holm([tests[key][b].p for key, b in every]), strict=True))
+    said = []
+    for (one, other, group), by_budget in tests.items():
+        ahead: list[int] = []
+        behind: list[int] = []
+        open_: list[int] = []
+        for b, test in by_budget.items():
+            sure = adjusted[(one, other, group), b] < SURE
+            value = test.difference.value
+            (open_ if not sure else ahead if value > 0 else behind).append(b)
+        words = [
+            f"{word} with {_listed(found)} labels"
+            for word, found in (
+                ("ahead", ahead), ("not told apart", open_), ("behind", behind),
+            )
+            if found
+        ]  # fmt: skip
+        crossing = _crossing({b: test.difference.value for b, test in by_budget.items()})
+        said.append(f"{one} against {other}, {KINDS[group]} clients: {'; '.join(words)}{crossing}")
+    return said
+
+
+def _alike(one: Row, other: Row) -> bool:
+    """Whether both have the same seeds and clients."""
+    return [(e.run.seed, len(e.run.clients)) for e in one.entries] == [
+        (e.run.seed, len(e.run.clients)) for e in other.entries
+    ]
+
+
+def _crossing(differences: Mapping[int, float]) -> str:
+    """Between which budgets the means change places."""
+    order = sorted(differences)
+    signs = {b: differences[b] > 0 for b in order}
+    changes = [f"{a} and {b}" for a, b in pairwise(order) if signs[a] != signs[b]]
+    return f" (the means cross between {', and between '.join(changes)})" if changes else ""
+
+
+def _listed(budgets: Sequence[int]) -> str:
+    words = [str(budget) for budget in budgets]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+FREE: tuple[Named, ...] = (("calibre/simclr", NONE), ("pfl-ssl/simclr", NONE), ("pixels", NONE))
+LABEL_FREE = ("Calibre (SimCLR)", f"Calibre (SimCLR){TYPICAL}", "pFL-SimCLR")
+BUDGETS = (
+    LabelBudget(
+        "label-budget",
+        "Labels per client: who is best with few, who with many; CIFAR-10 under Dir(0.3)",
+        (5, 10, 20, 40, 80, None),
+        FREE,
+        ("calibre/simclr", "pfl-ssl/simclr", "pixels"),
+        (("calibre/simclr", WITH_LABELS), ("fedavg-ft", NONE), ("fedper", NONE), ("local", NONE)),
+        (
+            (f"{OURS}{TYPICAL}", OURS),
+            (f"pFL-SimCLR{TYPICAL}", "pFL-SimCLR"),
+            (OURS, "pFL-SimCLR"),
+            (f"{OURS} with labels", OURS),
+            *product((f"{OURS}{TYPICAL}", f"{OURS} with labels"), ("FedAvg-FT", "FedPer")),
+            *product((f"{OURS}{TYPICAL}",), ("local only", "own pixels")),
+        ),
+    ),
+    LabelBudget(
+        "labels-at-novel",
+        "No label anywhere in training, labels only at novel clients; CIFAR-10 under Dir(0.3)",
+        (10, 40, None),
+        (*FREE, ("fedema", NONE), ("local", NONE), ("untrained", NONE), ("majority", NONE)),
+        ("calibre/simclr", "pfl-ssl/simclr"),
+        (),
+        (
+            (f"{OURS}{TYPICAL}", OURS),
+            (OURS, "pFL-SimCLR"),
+            *product((OURS,), ("local only", "own pixels", "untrained encoder")),
+        ),
+        clients="novel",
+    ),
+)
+RECIPES = tuple(budget.recipe() for budget in BUDGETS)
