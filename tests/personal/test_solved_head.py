@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calibre.personal import cross_validation, solved_head
 from calibre.personal.cross_validation import curves_of, held_out, strengths_for
-from calibre.personal.encoded import PIXELS
+from calibre.personal.encoded import NEAR, PIXELS
 from calibre.personal.model import Kept, as_classifier
 from calibre.personal.pooling import STRENGTHS, pooled
 from calibre.personal.predictor import SideBySide
@@ -196,3 +196,27 @@ def test_a_head_that_was_taught_by_class_learns_how_frequent_classes_are(tiny, t
         (mix,) = mixes_of([seen], [shown], [[0.1, 0.1]], [plain])
         told.append(torch.equal(mix(plain).bias, plain.bias))
     assert told == [False, True]
+
+
+def test_where_the_encoder_has_met_the_labels_a_head_stays_near_the_one_it_was_trained_with(
+    tiny, tmp_path
+):
+    """Cross-validation would be flattered, so it is not asked; for a novel client it is."""
+    home = host(tiny("method.name=fedavg-ft", *SOLVED), tmp_path)
+    method, start = home.load("method").method, home.initial_state()
+    state = method.aggregate(start, [home.update(start, client) for client in (0, 1)])
+    novel = home.federation.novel_ids[0]
+    trained, new = (encoded(home.prepared("method", state, c).site) for c in (0, novel))
+    assert (trained.experts[0].strength, new.experts[0].strength) == (NEAR, None)
+    assert trained.experts[1].strength is None  # pixels have met nothing
+    told = curves_of([trained, new])
+    assert [set(curves) for curves in told] == [{"pixels"}, {"encoder", "pixels"}]
+    strengths = strengths_for([trained, new], pooled(told))
+    assert strengths[0][0] == NEAR
+    assert all(strength in STRENGTHS for strength in (strengths[0][1], *strengths[1]))
+
+
+def test_training_alone_has_met_the_labels_too(tiny, tmp_path):
+    home = host(tiny("method.name=local", *SOLVED), tmp_path)
+    site = home.prepared("method", home.initial_state(), 0).site
+    assert encoded(site).experts[0].strength == NEAR

@@ -187,6 +187,7 @@ class Host:
         loaded = self.load(role)
         held = self.federation.client(client)
         rows = np.concatenate([held.labelled, held.unlabelled])
+        trains = client in self.federation.train_ids
         labels = self.pool.labels[rows]
         labels[len(held.labelled) :] = -1  # a label that was taken away is not there to be read
         site = Site(
@@ -203,7 +204,8 @@ class Host:
             normalization=self.normalization,
             device=self.device,
             classes=len(self.pool.classes),
-            trains=client in self.federation.train_ids,
+            trains=trains,
+            met_labels=loaded.method.met_labels(trains),
             labels_by_class=self.experiment.federation.labels_by_class,
             amp=self.experiment.training.amp,
             personal=self.experiment.personal,

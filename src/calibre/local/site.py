@@ -29,6 +29,7 @@ class Site:
     device: torch.device
     classes: int  # that the federation knows
     trains: bool = True  # whether the client takes part in training; False: novel
+    met_labels: bool = False  # whether its labels have trained the network that it gets
     labels_by_class: bool = False  # drawn so many of each: they do not tell the client's own mix
     amp: bool = False
     personal: PersonalSettings = field(default_factory=PersonalSettings)

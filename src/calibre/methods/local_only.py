@@ -39,6 +39,9 @@ class Local(Supervised):
     def label(self) -> str:
         return f"{self.title}, to convergence" if self.until_converged else self.title
 
+    def met_labels(self, trained: bool) -> bool:
+        return True
+
     def newcomer(self, server: ServerState, site: Site) -> Tensors:
         """A network of its own, on whose encoder the client's head stands."""
         if self.until_converged:

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from calibre.personal.encoded import Encoded
+from calibre.personal.encoded import Encoded, Expert
 from calibre.personal.holdout import FOLDS, HeldOut, held_out_of
 from calibre.personal.pooling import STRENGTHS, WORST, Curve, Curves, HeadChoice, pooled
 from calibre.personal.solve import DISTANCE, GAP, TO_COMPARE, FoldedProblem, answer_folds
@@ -21,12 +21,17 @@ MIDDLE = STRENGTHS[len(STRENGTHS) // 2]  # where no image can be held out to cho
 
 
 def curves_of(group: Sequence[Encoded]) -> list[Curves]:
-    """How well each strength would have done on a client's own labels, held out."""
+    """How well each strength would have done on a client's own labels, held out.
+
+    Experts whose strength is given have no curve.
+    """
     found: list[Curves] = [{} for _ in group]
     for e in _experts(group):
-        answers = _without(group, e, [STRENGTHS] * len(group), TO_COMPARE, math.inf)
-        for curves, seen, logits in zip(found, group, answers, strict=True):
-            curves[seen.experts[e].name] = _curve(seen, logits)
+        open_ = [i for i, seen in enumerate(group) if seen.experts[e].strength is None]
+        clients = [group[i] for i in open_]
+        answers = _without(clients, e, [STRENGTHS] * len(clients), TO_COMPARE, math.inf)
+        for i, seen, logits in zip(open_, clients, answers, strict=True):
+            found[i][seen.experts[e].name] = _curve(seen, logits)
     return found
 
 
@@ -56,11 +61,14 @@ def strengths_for(
 
 def _strengths(seen: Encoded, own: Curves, choice: HeadChoice | None) -> list[float]:
     common = (choice or pooled([own]) or HeadChoice(common={})).common
-    names = [expert.name for expert in seen.experts]
-    return [
-        own[name].choose(common[name]) if name in own and name in common else MIDDLE
-        for name in names
-    ]
+
+    def strength(expert: Expert) -> float:
+        if expert.strength is not None:
+            return expert.strength
+        known = expert.name in own and expert.name in common
+        return own[expert.name].choose(common[expert.name]) if known else MIDDLE
+
+    return [strength(expert) for expert in seen.experts]
 
 
 def held_out(group: Sequence[Encoded], strengths: Sequence[Sequence[float]]) -> list[HeldOut]:

@@ -1,8 +1,9 @@
 """A linear head on the frozen encoder, solved: regularised logistic regression to convergence.
 
 Where the server has a head, a client's is shrunk towards it instead of towards zero. How strongly
-is chosen by cross-validation (:mod:`calibre.personal.pooling`). A second head on the pixels helps
-the first (:mod:`calibre.personal.encoded`). The heads of a group of clients are solved together.
+is chosen by cross-validation (:mod:`calibre.personal.pooling`), unless the encoder has met the
+labels. A second head on the pixels helps the first (:mod:`calibre.personal.encoded`). The heads of
+a group of clients are solved together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -152,6 +153,7 @@ def encoded(site: Site) -> Encoded:
         site.classes,
         rng.stream(site.seed, "folds", site.client),
         prior_of(site),
+        site.met_labels,
     )
 
 
