@@ -1,6 +1,6 @@
 """Does `run --data` pay off? Folders of eight sites with few labels, against what is simpler.
 
-    python -m benchmarks.folders --labels 30 60 --draws 3 --out folders
+    python -m benchmarks.folders --labels 30 60 --draws 0 1 2 --out folders
 
 Each draw of each data set is written as folders (``examples/as_folders.py``), and scored on images
 of the official test part, which decide nothing. Side by side, with the same heads: the personal
@@ -21,7 +21,7 @@ from calibre.report.metrics import Metrics
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "as_folders.py"
 SOURCES = ("cifar10", "fashion-mnist", "digits")
-FEW = ("--unlabelled", "60", "--test", "40")  # there are 1,797 digits in all
+FEW = ("--unlabelled", "30", "--test", "20")  # there are 1,797 digits in all
 ROUNDS = 100  # of FedAvg-FT: more of them changed nothing on training images
 
 
@@ -29,14 +29,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.folders", description=__doc__)
     parser.add_argument("--source", nargs="+", default=list(SOURCES))
     parser.add_argument("--labels", nargs="+", type=int, default=[30, 60])
-    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--draws", nargs="+", type=int, default=[0, 1, 2], help="seeds")
     parser.add_argument("--rehearsal", action="store_true", help="test on training images")
     parser.add_argument("--out", type=Path, default=Path("folders"))
     chosen = parser.parse_args()
     table = Table("folders", "as chosen %", "worst", "FedAvg-FT %", "worst", "floors %", "worst")
     for source in chosen.source:
         for labels in chosen.labels:
-            for draw in range(chosen.draws):
+            for draw in chosen.draws:
                 place = folders(source, labels, draw, chosen.rehearsal, chosen.out)
                 table.add_row(place.name, *compare(place))
                 Console().print(table)

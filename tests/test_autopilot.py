@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibre.autopilot import choose, fill
+from calibre.autopilot import choose, fill, for_data
 from calibre.data.facts import Facts
 from calibre.data.sources import facts
 from calibre.errors import UserError
@@ -98,8 +98,9 @@ def test_any_choice_is_a_sound_experiment_of_bounded_cost(
     # in images of 32 x 32, which two cores train on 740 times a second (docs/results.md)
     images = (facts.table.sum() + unlabelled) / holders * training.clients_per_round
     cost = (side / 32) ** 2 if side < 64 else 2.4  # a ResNet, which halves large images early
-    passes = images * training.epochs * training.rounds * cost
-    if training.rounds > 10:
+    rounds = training.rounds - experiment.method.labels.last_rounds  # of two views
+    passes = images * training.epochs * rounds * cost
+    if rounds > 10:
         assert passes <= 740 * 60 * 6
 
 
@@ -154,3 +155,17 @@ def test_facts_come_from_names_and_headers(tmp_path):
     assert (found.size, found.sizes, found.common_size) == (None, "from 8 x 8 to 20 x 10", 8)
     assert found.channels == 3
     assert facts(DataSettings(source=str(tmp_path / "x"), size=12)).size == (12, 12)
+
+
+def test_a_run_ends_on_labels_where_its_rounds_are_open(tmp_path):
+    """Of rounds that somebody has counted, none is taken from self-supervision."""
+    draw_federation(tmp_path)
+    place = str(tmp_path)
+    open_ = for_data({}, place).experiment
+    last = open_.method.labels.last_rounds
+    assert 0 < last < open_.training.rounds
+    counted = for_data({"training": {"rounds": 3}}, place).experiment
+    assert (counted.training.rounds, counted.method.labels.last_rounds) == (3, 0)
+    without = for_data({"method": {"labels": {"weight": 0}}}, place).experiment
+    assert without.method.labels.last_rounds == 0
+    assert without.training.rounds == open_.training.rounds - last
