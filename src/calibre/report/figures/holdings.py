@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ def of_runs(runs: Sequence[Run], floors: bool = True) -> Any:
     return compose(load(runs[0].folder))
 
 
+@dataclass(frozen=True)
+class ClientPanel:
+    """Clients that are shown side by side, a column each or several to a column."""
+
+    ids: range
+    kind: str
+    by_class: Floats  # [columns, classes]
+    in_all: Floats  # [columns, 3], as TOTALS names them
+
+
 def compose(federation: Federation) -> Any:
     """The matplotlib ``Figure`` itself: classes by clients, and below how many images in all."""
     from matplotlib.figure import Figure
@@ -43,63 +54,74 @@ def compose(federation: Federation) -> Any:
     clients, classes = len(federation), len(federation.classes)
     in_order = clients <= IN_ORDER
     per_column = -(-clients // COLUMNS)
-    groups = [(federation.train_ids, "training"), (federation.novel_ids, "novel")]
-    groups = [(ids, kind) for ids, kind in groups if ids]
-    held = totals(federation)
-    tables = []  # of each group: images by class, and in all
-    for ids, _ in groups:
-        own = federation.counts()[ids.start : ids.stop]
-        order = np.arange(len(ids)) if in_order else by_main_class(own)
-        sums = means_in_order(held[ids.start : ids.stop], order, per_column)
-        tables.append((columns(own, in_order, per_column), sums))
-    narrowest = 0.14 * sum(len(table) for table, _ in tables)  # a panel's title needs its room
+    shown = _panels(federation, in_order, per_column)
+    narrowest = 0.14 * sum(len(panel.by_class) for panel in shown)  # a title needs its room
     names = _names(federation) if in_order else []
     tilted = max(map(len, names), default=0) > 3
     room = 0.06 * max(map(len, names)) if tilted else 0.0
 
     high = float(np.clip(0.3 * classes, 2, 9))
     figure = Figure(figsize=(WIDTH, high + 0.9 + 1.2 + room), layout="constrained")
-    panels = figure.subplots(
+    axes = figure.subplots(
         2,
-        len(tables),
+        len(shown),
         sharex="col",
         sharey="row",
         squeeze=False,
-        width_ratios=[max(len(table), narrowest) for table, _ in tables],
+        width_ratios=[max(len(panel.by_class), narrowest) for panel in shown],
         height_ratios=[high, 0.9],
     )
-    most = max(float(table.max()) for table, _ in tables)
-    digits = clients * len(f"{max(most, held.max()):.0f}") <= DIGITS and classes <= LABELS
-    for (panel, below), (table, sums), (ids, kind) in zip(panels.T, tables, groups, strict=True):
-        # one hue from white to dark reads the same with every kind of colour vision, and in print
-        image = panel.imshow(
-            table.T, aspect="auto", interpolation="none", cmap="Blues", vmin=0, vmax=most
-        )
-        below.imshow(
-            sums.T, aspect="auto", interpolation="none", cmap="Greys", vmin=0, vmax=3 * held.max()
-        )
-        panel.set_title(f"{len(ids)} {kind} client{'s' * (len(ids) > 1)}", fontsize=9)
-        for each in (panel, below):
-            each.tick_params(length=0, labelsize=8)
-            each.spines[:].set_color("0.7")
-        step = -(-len(ids) // NUMBERED)
-        shown = range(0, len(ids), step) if in_order else range(0)
-        below.set_xticks(shown, [names[ids.start + i] for i in shown])
+    most = max(float(panel.by_class.max()) for panel in shown)
+    most_in_all = float(totals(federation).max())
+    digits = clients * len(f"{max(most, most_in_all):.0f}") <= DIGITS and classes <= LABELS
+    for (above, below), panel in zip(axes.T, shown, strict=True):
+        image = _paint(above, below, panel, most, most_in_all)
+        step = -(-len(panel.ids) // NUMBERED)
+        numbered = range(0, len(panel.ids), step) if in_order else range(0)
+        below.set_xticks(numbered, [names[panel.ids.start + i] for i in numbered])
         if tilted:
             tilt(below)
         if digits:
-            _write_numbers(panel, table, most / 2)
-            _write_numbers(below, sums, math.inf)
-    _name_classes(panels[0][0], federation.classes)
-    panels[1][0].set_yticks(range(len(TOTALS)), TOTALS)
+            _write_numbers(above, panel.by_class, most / 2)
+            _write_numbers(below, panel.in_all, math.inf)
+    _name_classes(axes[0][0], federation.classes)
+    axes[1][0].set_yticks(range(len(TOTALS)), TOTALS)
     order_said = "client" if in_order else "clients, in order of their main class"
     shared = f" ({per_column} to a column: their mean)" if per_column > 1 else ""
     figure.supxlabel(order_said + shared, fontsize=9)
-    bar = figure.colorbar(image, ax=list(panels[0]), pad=0.01, fraction=0.03)
+    _explain_colours(figure.colorbar(image, ax=list(axes[0]), pad=0.01, fraction=0.03))
+    return figure
+
+
+def _panels(federation: Federation, in_order: bool, per_column: int) -> list[ClientPanel]:
+    """Training clients, and novel ones if there are some."""
+    made = []
+    for ids, kind in ((federation.train_ids, "training"), (federation.novel_ids, "novel")):
+        if ids:
+            own = federation.counts()[ids.start : ids.stop]
+            order = np.arange(len(ids)) if in_order else by_main_class(own)
+            in_all = means_in_order(totals(federation)[ids.start : ids.stop], order, per_column)
+            made.append(ClientPanel(ids, kind, columns(own, in_order, per_column), in_all))
+    return made
+
+
+def _paint(above: Any, below: Any, panel: ClientPanel, most: float, most_in_all: float) -> Any:
+    """Cells, the darker the more; one hue reads the same with every colour vision, and in print."""
+    plain = {"aspect": "auto", "interpolation": "none", "vmin": 0}
+    image = above.imshow(panel.by_class.T, cmap="Blues", vmax=most, **plain)
+    below.imshow(panel.in_all.T, cmap="Greys", vmax=3 * most_in_all, **plain)
+    count = len(panel.ids)
+    above.set_title(f"{count} {panel.kind} client{'s' * (count > 1)}", fontsize=9)
+    for each in (above, below):
+        each.tick_params(length=0, labelsize=8)
+        each.spines[:].set_color("0.7")
+    return image
+
+
+def _explain_colours(bar: Any) -> None:
     bar.set_label("training images", fontsize=9)
     bar.ax.tick_params(length=2, labelsize=8)
     bar.outline.set_edgecolor("0.7")
-    return figure
 
 
 def totals(federation: Federation) -> Ints:
