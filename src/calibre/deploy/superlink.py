@@ -83,9 +83,10 @@ def missed(folder: Path) -> dict[str, Any]:
     """Which sites missed which rounds, and why the last time."""
     from calibre.report import events
 
-    names = json.loads((folder / "federation.json").read_text()).get("sites", [])
+    held = RunFolder(folder)
+    names = json.loads(held.federation.read_text()).get("sites", [])
     table: dict[str, Any] = {}
-    for event in events.read(RunFolder(folder).events):
+    for event in events.read(held.events):
         if isinstance(event, events.ClientFailed):
             client = event.client
             name = names[client] if client < len(names) else f"client {client}"

@@ -37,6 +37,7 @@ from calibre.engine.messages import (
 from calibre.files import lacking
 from calibre.methods.method import ServerState
 from calibre.personal.model import Personal
+from calibre.run_folder import RunFolder
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
 from calibre.tensors import Tensors, grouped, prefixed
@@ -89,7 +90,7 @@ def failure(error: Exception) -> Failed:
 
 def serve(connection: Connection) -> None:
     setup = read(connection.recv_bytes().decode(), Setup)
-    experiment = experiments.read(setup.folder / "experiment.toml")
+    experiment = experiments.read(RunFolder(setup.folder).experiment)
     host = Host(
         experiment,
         (setup.images and cache.read(setup.images)) or load(experiment.data),
