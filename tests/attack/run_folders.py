@@ -39,7 +39,8 @@ def attack(seed: int, count: int) -> Counter[str]:
     with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "whole"
         rounds.run(read(None, SMALL), whole)
-        expected = {name: use(whole) for name, use in USES.items() if name != "resume"}
+        used = shutil.copytree(whole, Path(place) / "used")  # a bundle keeps what it held out
+        expected = {name: use(used) for name, use in USES.items() if name != "resume"}
         expected["resume"] = results(whole)
         for number in range(count):
             folder = Path(place) / "damaged"

@@ -110,7 +110,8 @@ def _small(experiment: Experiment) -> bool:
     table = experiment.model_dump()
     for section in ("federation", "training", "network", "personal"):
         for key, most in MOST.items():
-            if (table[section].get(key) or 0) > most:
+            value = table[section].get(key)
+            if isinstance(value, int | float) and value > most:
                 return False
     return experiment.network.encoder == "cnn"
 
