@@ -10,6 +10,8 @@ from torch import nn
 from calibre import rng
 from calibre.calibration.calibrated import Calibrated
 from calibre.calibration.regularizers import Regularizers, calibration_terms
+from calibre.errors import UserError
+from calibre.experiment import read
 from calibre.registry import OBJECTIVES
 from calibre.settings import look_up
 from calibre.ssl.objective import Objective, Pair
@@ -156,3 +158,23 @@ def test_encodings_that_are_not_finite_say_so():
     x = torch.full((6, 4), math.inf)
     with pytest.raises(FloatingPointError, match="training diverged"):
         calibrated(x, x, a_step(6))
+
+
+@pytest.mark.parametrize("name", ["byol", "simsiam", "smog"])
+def test_predictions_may_stand_in_place_of_projections(name):
+    """L_p from the predictor's outputs, made of the network's parts; l_s stays as it is."""
+    plain, settings = inner(name), Regularizers(clusters=2, h="prediction")
+    a, b = views(16)
+    pair = Calibrated(copy.deepcopy(plain), settings)(a, b, a_step(16))
+    z = [plain.encoder(x) for x in (a, b)]
+    p = [plain.predictor(plain.projector(x)) for x in z]
+    terms = calibration_terms(settings, *z, *p, rng.stream(0, "kmeans"), a_step(16).labels)
+    torch.testing.assert_close(pair.terms["l_p"], terms.l_p)
+    torch.testing.assert_close(pair.terms["l_n"], terms.l_n)
+    other = Calibrated(inner(name), settings.model_copy(update={"h": "projection"}))
+    assert not torch.isclose(other(a, b, a_step(16)).terms["l_p"], terms.l_p)
+
+
+def test_predictions_need_a_predictor():
+    with pytest.raises(UserError, match=r"method.prototypes.h = 'prediction'.*'simclr' has no"):
+        read(None, ["method.name=calibre", "method.prototypes.h=prediction"])

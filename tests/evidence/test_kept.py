@@ -11,6 +11,7 @@ from calibre.evidence import kept
 from calibre.evidence.entry import ORIGIN, read_entry
 from calibre.evidence.kept import Evidence
 from calibre.evidence.origin import Source
+from calibre.experiment import RESULTS
 from calibre.report.compare import compare
 
 SOURCE = Source("code", "1234567890")
@@ -45,7 +46,7 @@ def test_an_entry_tells_what_a_run_came_to_and_where_it_comes_from(finished, evi
     assert found.run.clients == read_entry(folder).run.clients
     assert (folder / "clients.csv").read_bytes() == (place / "clients.csv").read_bytes()
     told = found.origin
-    assert (told.code, told.commit, told.results) == ("code", "1234567890", 1)
+    assert (told.code, told.commit, told.results) == ("code", "1234567890", RESULTS)
     assert told.seconds > 0
     assert "core" in told.machine
     assert set(told.versions) == {"python", "torch"}
@@ -110,10 +111,10 @@ def test_what_a_kill_left_of_an_entry_is_passed_over(evidence):
 def test_results_of_other_code_are_run_again_and_not_published(finished, evidence, monkeypatch):
     _, experiment = finished
     evidence.check_code()
-    monkeypatch.setattr(kept, "RESULTS", 2)
+    monkeypatch.setattr(kept, "RESULTS", RESULTS + 1)
     later = Evidence(evidence.folder)
     assert later.find(experiment) is None
-    with pytest.raises(UserError, match=r"of other code: its results are of version 1.*of 2"):
+    with pytest.raises(UserError, match=rf"its results are of version {RESULTS}.*of {RESULTS + 1}"):
         later.check_code()
 
 
@@ -131,9 +132,9 @@ def test_an_experiment_that_cannot_be_read_any_more_is_of_other_code(evidence):
 def test_a_run_that_other_code_began_does_not_enter(finished, tmp_path):
     place, _ = finished
     text = (place / "events.jsonl").read_text()
-    (place / "events.jsonl").write_text(text.replace('"results":"1"', '"results":"0"'))
+    (place / "events.jsonl").write_text(text.replace(f'"results":"{RESULTS}"', '"results":"0"'))
     try:
-        with pytest.raises(UserError, match=r"made by other code .results of version 0, now 1"):
+        with pytest.raises(UserError, match=rf"other code .results of version 0, now {RESULTS}"):
             Evidence(tmp_path / "evidence").add(place, SOURCE)
     finally:
         (place / "events.jsonl").write_text(text)

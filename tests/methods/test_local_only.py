@@ -135,3 +135,29 @@ def test_whole_runs(tiny, convergent, tmp_path):
         assert metrics.method == experiment.method.label
         assert {file.name for file in folder.glob("clients/*/*")} == {"personal.safetensors"}
     assert experiment.method.label == "local only, to convergence"
+
+
+@pytest.mark.parametrize("name", ["local", "local-convergent"])
+def test_a_linear_classifier_is_one_on_the_pixels(tiny, tmp_path, name):
+    """As it is after its epochs: by torch's own optimizer on flat pixels."""
+    chosen = (f"method.name={name}", "method.model=linear", "method.cap=4", "personal.epochs=3")
+    experiment = tiny(*chosen)
+    assert experiment.method.label.startswith("local only, linear")
+    home = host(experiment, tmp_path)
+    state = home.initial_state()
+    (model,) = home.personalize(state, "method", [0])
+    site, sgd = home.site("method", state, 0), experiment.method.sgd
+    site.load()
+    head = copy.deepcopy(site.network.head)
+    optimizer = torch.optim.SGD(head.parameters(), sgd.lr, weight_decay=sgd.weight_decay)
+    step = 0
+    for epoch in range(3 if name == "local" else 4):
+        order = torch.randperm(site.labelled, generator=site.generator("batches", epoch))
+        for rows in torch.tensor_split(order, -(-site.labelled // sgd.batch)):
+            pixels = site.weak_view(rows, site.generator("views", step)).flatten(1)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(head(pixels), site.labels[rows]).backward()
+            optimizer.step()
+            step += 1
+    assert set(model.tensors) == {"head.weight", "head.bias"}
+    torch.testing.assert_close(model.tensors["head.weight"], head.weight.data, atol=1e-5, rtol=1e-4)

@@ -34,6 +34,11 @@ def test_the_paper_s_setting_exactly(name):
         values = e.method.model_dump()
         if values.get("objective"):
             assert values["sgd"]["batch"] == 256
+            steps = values["sgd"]["lr"], values["sgd"]["weight_decay"]
+            assert steps == {
+                "simclr": (0.05, 5e-4), "byol": (0.05, 5e-4), "simsiam": (0.03, 5e-4),
+                "moco": (0.03, 1e-4), "swav": (0.05, 1e-6), "smog": (0.05, 1e-6),
+            }[values["objective"]["name"]]  # fmt: skip
         elif "sgd" in values:
             assert values["sgd"]["batch"] == 32
         if values["name"] == "calibre" and name != "table-1":

@@ -9,6 +9,7 @@ from torch import nn
 
 from calibre import rng
 from calibre.ssl.moco import CHUNK, MoCo, Queue, info_nce
+from calibre.ssl.objective import Sample
 from tests.methods.helpers import equal, host
 from tests.ssl.helpers import a_step, drawing
 from tests.ssl.test_momentum import MOCO
@@ -112,21 +113,23 @@ def test_the_queue_holds_the_last_keys_that_came(batches):
     queue, expected = Queue(7, 1, persist=True), deque(maxlen=7)
     counter = 0
     for size in batches:
-        keys = torch.arange(counter, counter + size).float().unsqueeze(1)
+        rows = torch.arange(counter, counter + size)
         counter += size
-        queue.push(keys)
-        expected.extend(keys.flatten().tolist())
+        queue.push(rows.float().unsqueeze(1), rows)
+        expected.extend(rows.tolist())
         held = queue.keys[~queue.empty()].flatten().tolist()
         assert sorted(held) == sorted(expected)
+        assert queue.rows[~queue.empty()].tolist() == held  # each with its image
 
 
 def test_the_oldest_key_leaves_first():
     queue = Queue(3, 1, persist=False)
-    queue.fill(torch.tensor([[0.0], [1.0], [2.0], [3.0]]))  # a client with more images
-    queue.fill(torch.tensor([[0.0], [1.0], [2.0]]))
-    queue.push(torch.tensor([[3.0], [4.0]]))
+    queue.fill(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.arange(4))  # of more images
+    queue.fill(torch.tensor([[0.0], [1.0], [2.0]]), torch.arange(3))
+    queue.push(torch.tensor([[3.0], [4.0]]), torch.tensor([3, 4]))
     assert queue.keys.flatten().tolist() == [3, 4, 2]
-    queue.push(torch.tensor([[5.0], [6.0]]))
+    queue.push(torch.tensor([[5.0], [6.0]]), torch.tensor([5, 6]))
+    assert queue.rows.tolist() == [6, 4, 5]
     assert queue.keys.flatten().tolist() == [6, 4, 5]
     assert not queue.empty().any()
 
@@ -143,6 +146,7 @@ def test_a_round_begins_with_keys_of_the_clients_own_images():
     assert asked == [10]
     assert network.queue.keys.shape == (8, 4)  # no longer than the client has images
     assert not network.queue.empty().any()
+    assert network.queue.rows.tolist() == list(range(8))
     torch.testing.assert_close(
         network.queue.keys, unit(network.projector(network.encoder(images(8)))).detach()
     )  # the copy has just been reset: its keys are those of the received network
@@ -157,9 +161,41 @@ def test_a_long_queue_is_filled_in_chunks_of_even_size():
     torch.testing.assert_close(network.queue.keys, expected.detach())
 
 
-def test_loss_and_queue_of_one_step():
+def others(count):
+    """A client whose queue starts with other images than those of the steps below."""
+    return lambda _: Sample(100 + torch.arange(count), images(count, seed=9))
+
+
+def test_a_query_is_not_told_apart_from_its_own_image():
     network = objective(temperature=0.3, momentum=1.0).train()
     network.begin_round(drawing(images(6, seed=9)))
+    keys, rows = network.queue.keys.clone(), torch.tensor([2, 40, 0])
+    a, b = images(3, seed=1), images(3, seed=2)
+    h = [network.projector(network.encoder(x)) for x in (a, b)]
+    k = [unit(network.target.projector(network.target.encoder(x))) for x in (a, b)]
+    pair = network(a, b, a_step()._replace(rows=rows))
+    total = 0.0
+    for query, key in ((h[0], k[1]), (h[1], k[0])):
+        for i, row in enumerate(rows.tolist()):
+            left = keys[torch.arange(6) != row]
+            assert len(left) == (6 if row == 40 else 5)
+            total += naive(query[i : i + 1], key[i : i + 1], left, 0.3) / 6
+    assert pair.loss.item() == pytest.approx(total, rel=1e-5)
+
+
+def test_keys_that_joined_are_known_by_their_image():
+    network = objective().train()
+    network.begin_round(others(6))
+    network(images(2, seed=1), images(2, seed=2), a_step(2))
+    network.after_step(a_step(2))
+    assert network.queue.rows.tolist() == [0, 1, 0, 1, 104, 105]
+    same = network.queue.of_images(torch.tensor([1, 105, 7]))
+    assert same.nonzero().tolist() == [[0, 1], [0, 3], [1, 5]]
+
+
+def test_loss_and_queue_of_one_step():
+    network = objective(temperature=0.3, momentum=1.0).train()
+    network.begin_round(others(6))
     with torch.no_grad():
         for parameter in network.target.parameters():
             parameter.add_(0.2)
@@ -168,13 +204,13 @@ def test_loss_and_queue_of_one_step():
     h = [network.projector(network.encoder(x)) for x in (a, b)]
     k = [unit(network.target.projector(network.target.encoder(x))) for x in (a, b)]
     expected = (naive(h[0], k[1], before, 0.3) + naive(h[1], k[0], before, 0.3)) / 2
-    pair = network(a, b, a_step())
+    pair = network(a, b, a_step(4))
     assert pair.loss.item() == pytest.approx(expected, rel=1e-5)
     torch.testing.assert_close(pair.h_a, h[0])
     torch.testing.assert_close(pair.h_b, h[1])
     assert torch.equal(network.queue.keys, before)  # a batch is not its own negative
     pair.loss.backward()
-    network.after_step(a_step())
+    network.after_step(a_step(4))
     latest = torch.cat([*k])[-6:]
     assert {tuple(row) for row in network.queue.keys.mul(1e4).round().tolist()} == {
         tuple(row) for row in latest.mul(1e4).round().tolist()
@@ -185,7 +221,7 @@ def test_loss_and_queue_of_one_step():
 def test_keys_get_no_gradient_and_queries_of_both_views_do():
     network = objective().train()
     network.begin_round(drawing(images(6, seed=9)))
-    pair = network(images(4, seed=1), images(4, seed=2), a_step())
+    pair = network(images(4, seed=1), images(4, seed=2), a_step(4))
     for tensor in (pair.z_a, pair.z_b, pair.h_a, pair.h_b):
         assert tensor.requires_grad
     pair.loss.backward()
@@ -199,7 +235,7 @@ def test_keys_get_no_gradient_and_queries_of_both_views_do():
 @pytest.mark.parametrize("m", [0.0, 0.75, 1.0])
 def test_the_copy_moves_before_the_keys_are_made(m):
     network = objective(momentum=m)
-    step = a_step(progress=0.5)  # no schedule
+    step = a_step(4, progress=0.5)  # no schedule
     before, online = copy.deepcopy(network.target), copy.deepcopy(network)
     pair = network(images(4, seed=1), images(4, seed=2), step)
     pair.loss.backward()
@@ -217,7 +253,7 @@ def test_a_lasting_queue_starts_empty_and_stays_with_its_client(tiny, tmp_path):
     state = home.initial_state()
     assert not any(name.startswith("queue.") for name in state.model)
     first = home.update(state, 0)
-    assert set(first.personal) == {"queue.keys", "queue.pushed"}
+    assert set(first.personal) == {"queue.keys", "queue.rows", "queue.pushed"}
     assert first.personal["queue.keys"].shape == (50, 4)
     # 40 images are batches of 14, 13 and 13: 28, 26 and 26 keys
     assert first.personal["queue.pushed"] == 80

@@ -182,6 +182,7 @@ def centralised(home, rounds):
             for rows in torch.tensor_split(order, -(-len(order) // method.sgd.batch)):
                 done = round_ * training.epochs + epoch
                 step = a_step(progress=done / (training.rounds * training.epochs))
+                step = step._replace(rows=rows)
                 views = site.two_views(rows, site.generator("views", count))
                 gradients = torch.autograd.grad(network(*views, step).loss, trained)
                 with torch.no_grad():

@@ -68,8 +68,8 @@ def of_small(name, network, small, pair):
         return torch.stack([cross_entropy(s, y) for s in scores]).mean()
     if name == "moco":
         keys = [network._keys(x) for x in (a, b)]
-        empty = torch.zeros(len(network.queue.keys), dtype=torch.bool)
-        losses = [info_nce(x, k, network.queue.keys, empty, 0.2) for x in each for k in keys]
+        own = torch.eye(N, dtype=torch.bool)  # of the queue's keys: those of the same image
+        losses = [info_nce(x, k, network.queue.keys, own, 0.2) for x in each for k in keys]
         return torch.stack(losses).mean()
     guesses = network.predictor(h).split(N)
     if name == "byol":

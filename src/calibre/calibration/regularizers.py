@@ -46,6 +46,8 @@ class Regularizers(Settings):
     kmeans_normalize: bool = False  # cluster z / |z|, not z
     query_label: Literal["own", "partner"] = "own"  # k of a query: its own, or its other view's
     detach_proto: bool = False  # no gradient through v_k (L_p is made of ν_k, so it keeps its own)
+    h: Literal["projection", "prediction"] = "projection"  # what L_p compares: of the projector,
+    # or of the predictor where an objective has one
     oracle_labels: bool = False  # true labels for clusters: an upper bound to analyse, no result
 
     @model_validator(mode="after")

@@ -18,12 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from calibre.calibration.calibrated import Calibrated
 from calibre.calibration.divergence import DivergenceSettings, divergence, weight
 from calibre.calibration.regularizers import Regularizers
+from calibre.errors import UserError
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Number, ServerState, Update
@@ -53,6 +54,15 @@ class Calibre(PflSsl):
     labels: LabelTerm = LabelTerm(weight=1.0)
     prototypes: Regularizers = Regularizers()
     aggregation: Aggregation = Aggregation()
+
+    @model_validator(mode="after")
+    def _has_a_predictor(self) -> "Calibre":
+        if self.prototypes.h == "prediction" and not self.objective.predicts:
+            raise UserError(
+                f"method.prototypes.h = 'prediction': objective '{self.objective.name}' has no "
+                "predictor; byol, simsiam and smog have one"
+            )
+        return self
 
     @property
     def label(self) -> str:

@@ -58,6 +58,18 @@ SOLVED: dict[str, Any] = {"personal": {"head": "solved"}}
 # encoder at chance.
 FEW_LABELS_EPOCHS = 50
 
+# Of self-supervised training at the paper's scale, which the paper leaves open. SimSiam's and
+# MoCo's are those of their papers; SimCLR's, BYOL's, SwAV's and SMoG's papers use LARS, whose place
+# SGD takes, with the weight decay of SwAV and SMoG as they have it.
+PAPER_SGD: dict[str, dict[str, float]] = {
+    "simclr": {"lr": 0.05, "weight_decay": 5e-4},
+    "byol": {"lr": 0.05, "weight_decay": 5e-4},
+    "simsiam": {"lr": 0.03, "weight_decay": 5e-4},
+    "moco": {"lr": 0.03, "weight_decay": 1e-4},
+    "swav": {"lr": 0.05, "weight_decay": 1e-6},
+    "smog": {"lr": 0.05, "weight_decay": 1e-6},
+}
+
 BATCHES = {"paper": 256, "cpu": 64}  # of self-supervised training
 CLUSTERS = {"paper": 10, "cpu": 5}  # prototypes per batch: K <= N / 4
 
@@ -97,6 +109,8 @@ def method(name: str, scale: Scale, **changes: Any) -> dict[str, Any]:
     fields = look_up("method", name, METHODS).model_fields
     if "objective" in fields:
         table["sgd"] = {"batch": BATCHES[scale]}
+        if scale == "paper":
+            table["sgd"] |= PAPER_SGD[objective or fields["objective"].default.name]
     if "prototypes" in fields:
         table["prototypes"] = {"clusters": CLUSTERS[scale]}
     if "labels" in fields:

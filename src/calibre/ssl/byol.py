@@ -32,6 +32,7 @@ class BYOL(ObjectiveSettings):
     title: ClassVar[str] = "BYOL"
     paper: ClassVar[str] = "Grill et al., NeurIPS 2020, arXiv:2006.07733"
     multi_crop: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
 
     name: str = "byol"
     momentum: Momentum = 0.99  # m0, rising to 1 over the run
@@ -72,7 +73,7 @@ class BYOLObjective(Objective):
             n = len(p_s) // len(t_a)
             of_small = (distance(p_s, t_a.repeat(n, 1)) + distance(p_s, t_b.repeat(n, 1))) / 2
             loss = with_small(loss, of_small, n)
-        return Pair(loss, z_a, z_b, h_a, h_b)
+        return Pair(loss, z_a, z_b, h_a, h_b, p_a=p_a, p_b=p_b)
 
     def after_step(self, step: Step) -> None:
         momentum = cosine_momentum(self.momentum, step.progress)

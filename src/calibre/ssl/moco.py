@@ -7,6 +7,9 @@ momentum copy's key of the other among the keys of earlier batches:
     l_s = 1/2 [c(q_a, k_b) + c(q_b, k_a)],
     c(q, k) = -log e^(q.k/tau) / (e^(q.k/tau) + sum over the queue of e^(q.n/tau))
 
+where keys of the query's own image do not count: a client's queue holds its own few images, so that
+a quarter to a third of all queries would have to tell themselves apart from themselves.
+
 The copy moves first, the keys of a batch join the queue after the step. Different from the paper:
 both directions count, since Calibre needs both views of the trained network; a client's queue is
 no longer than its data and starts each round with keys of its own images; and batches are not
@@ -64,71 +67,81 @@ class MoCoObjective(Objective):
     def begin_round(self, draw: Draw) -> None:
         self.target.begin_round(self.encoder, self.projector)
         if not self.settings.persist:
-            views = draw(self.settings.queue).views
-            chunks = views.split(balanced_batches(len(views), CHUNK))
-            self.queue.fill(torch.cat([self._keys(chunk) for chunk in chunks]))
+            sample = draw(self.settings.queue)
+            chunks = sample.views.split(balanced_batches(len(sample.views), CHUNK))
+            self.queue.fill(torch.cat([self._keys(chunk) for chunk in chunks]), sample.rows)
 
     def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         self.target.follow(self.encoder, self.projector, self.settings.momentum)
         z_a, z_b = self.encoder(a), self.encoder(b)
         h_a, h_b = self.projector(z_a), self.projector(z_b)
         k_a, k_b = self._keys(a), self._keys(b)
-        loss = (self._contrast(h_a, k_b) + self._contrast(h_b, k_a)) / 2
+        rows = step.rows
+        loss = (self._contrast(h_a, k_b, rows) + self._contrast(h_b, k_a, rows)) / 2
         if (h_s := self.project_small(step)) is not None:
             n = len(h_s) // len(h_a)
-            of_small = (
-                self._contrast(h_s, k_a.repeat(n, 1)) + self._contrast(h_s, k_b.repeat(n, 1))
-            ) / 2
-            loss = with_small(loss, of_small, n)
+            own = rows.repeat(n)
+            to_a, to_b = (self._contrast(h_s, k.repeat(n, 1), own) for k in (k_a, k_b))
+            loss = with_small(loss, (to_a + to_b) / 2, n)
         self._joining = torch.cat([k_a, k_b])
         return Pair(loss, z_a, z_b, h_a, h_b)
 
     def after_step(self, step: Step) -> None:
-        self.queue.push(self._joining)
+        self.queue.push(self._joining, step.rows.repeat(2))
 
     def _keys(self, x: Tensor) -> Tensor:
         return normalize(self.target(x).float(), dim=1, eps=1e-12)
 
-    def _contrast(self, h: Tensor, keys: Tensor) -> Tensor:
-        return info_nce(h, keys, self.queue.keys, self.queue.empty(), self.settings.temperature)
+    def _contrast(self, h: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
+        """Of queries ``h`` of the client's images ``rows``."""
+        hidden = self.queue.empty() | self.queue.of_images(rows)
+        return info_nce(h, keys, self.queue.keys, hidden, self.settings.temperature)
 
 
 class Queue(nn.Module):
     """The latest keys, first in, first out: a ring of rows."""
 
     keys: Tensor  # [Q, d]
+    rows: Tensor  # [Q]: of which of the client's images they are
     pushed: Tensor  # how many keys ever came in; the next goes to row ``pushed`` modulo Q
 
     def __init__(self, length: int, width: int, persist: bool) -> None:
         super().__init__()
         self.register_buffer("keys", torch.zeros(length, width), persistent=persist)
+        self.register_buffer("rows", torch.full((length,), -1), persistent=persist)
         self.register_buffer("pushed", torch.zeros((), dtype=torch.int64), persistent=persist)
 
-    def fill(self, keys: Tensor) -> None:
+    def fill(self, keys: Tensor, rows: Tensor) -> None:
         """Exactly these; from now on the queue is as long as they are many."""
         self.keys = keys
+        self.rows = rows
         self.pushed = torch.full_like(self.pushed, len(keys))
 
-    def push(self, keys: Tensor) -> None:
-        keys = keys[-len(self.keys) :]
-        places = torch.arange(len(keys), device=keys.device) + self.pushed
-        self.keys[places % len(self.keys)] = keys
+    def push(self, keys: Tensor, rows: Tensor) -> None:
+        keys, rows = keys[-len(self.keys) :], rows[-len(self.keys) :]
+        places = (torch.arange(len(keys), device=keys.device) + self.pushed) % len(self.keys)
+        self.keys[places] = keys
+        self.rows[places] = rows
         self.pushed += len(keys)
 
     def empty(self) -> Tensor:
         """Which rows [Q] hold no key yet."""
         return torch.arange(len(self.keys), device=self.keys.device) >= self.pushed
 
+    def of_images(self, rows: Tensor) -> Tensor:
+        """Which keys are of the same image as each of ``rows`` [N]: [N, Q]."""
+        return rows[:, None] == self.rows
 
-def info_nce(h: Tensor, keys: Tensor, queue: Tensor, empty: Tensor, temperature: float) -> Tensor:
+
+def info_nce(h: Tensor, keys: Tensor, queue: Tensor, hidden: Tensor, temperature: float) -> Tensor:
     """Mean cross entropy of finding a row's key among it and the queue, by cosine; in fp32.
 
-    ``h`` and ``keys`` are [N, d]; ``queue`` is [Q, d], of which the ``empty`` rows do not count.
-    Keys and queue are unit vectors already.
+    ``h`` and ``keys`` are [N, d]; ``queue`` is [Q, d], of which those that are ``hidden``, from all
+    ([Q]) or from some ([N, Q]), do not count. Keys and queue are unit vectors already.
     """
     with torch.autocast(h.device.type, enabled=False):
         query = normalize(h.float(), dim=1, eps=1e-12)
         positive = (query * keys).sum(dim=1, keepdim=True)  # [N, 1]
-        negative = (query @ queue.T).masked_fill(empty, -torch.inf)  # [N, Q]
+        negative = (query @ queue.T).masked_fill(hidden, -torch.inf)  # [N, Q]
         logits = torch.cat([positive, negative], dim=1) / temperature
         return cross_entropy(logits, torch.zeros(len(h), dtype=torch.int64, device=h.device))

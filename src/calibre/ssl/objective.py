@@ -22,6 +22,8 @@ class Pair(NamedTuple):
     h_a: Tensor  # projector outputs [N, projection]
     h_b: Tensor
     terms: Mapping[str, Tensor] = {}  # what to report beside the loss
+    p_a: Tensor | None = None  # predictor outputs [N, projection], of objectives that have one
+    p_b: Tensor | None = None
 
 
 class LabelledBatch(NamedTuple):
@@ -44,6 +46,7 @@ class Step(NamedTuple):
     random: Callable[[str], torch.Generator]  # purpose -> randomness of this step
     labelled: Callable[[int], LabelledBatch | None] = no_labels  # n -> at most n of the images
     both: bool = False  # whether z and h of both views will be used
+    predictions: bool = False  # whether p of both will be, too
     small: Tensor | None = None  # extra views [n N, C, h, w], one of each image after the other
 
 
@@ -127,6 +130,7 @@ class ObjectiveSettings(Settings):
     title: ClassVar[str]
     paper: ClassVar[str]
     multi_crop: ClassVar[bool] = False  # whether it has a use for small views (Step.small)
+    predicts: ClassVar[bool] = False  # whether it has a predictor (Pair.p_a)
 
     name: str = ""  # how experiments call it; a class of your own goes by its module and name
 

@@ -26,6 +26,7 @@ class SimSiam(ObjectiveSettings):
     title: ClassVar[str] = "SimSiam"
     paper: ClassVar[str] = "Chen and He, CVPR 2021, arXiv:2011.10566"
     multi_crop: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
 
     name: str = "simsiam"
     hidden: Width | None = None  # two layers of them; default 4 x features: 2048 for ResNet-18
@@ -60,7 +61,7 @@ class SimSiamObjective(Objective):
             n = len(p_s) // len(t_a)
             of_small = (distance(p_s, t_a.repeat(n, 1)) + distance(p_s, t_b.repeat(n, 1))) / 2
             loss = with_small(loss, of_small, n)
-        return Pair(loss, z_a, z_b, h_a, h_b)
+        return Pair(loss, z_a, z_b, h_a, h_b, p_a=p_a, p_b=p_b)
 
 
 def distance(p: Tensor, h: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class SMoG(ObjectiveSettings):
     title: ClassVar[str] = "SMoG"
     paper: ClassVar[str] = "Pang et al., ECCV 2022, arXiv:2207.06167"
     multi_crop: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
 
     name: str = "smog"
     temperature: Annotated[float, Field(gt=0)] = 0.1  # tau
@@ -115,11 +116,15 @@ class SMoGObjective(Objective):
         self.updated = updated.detach()
         if self.settings.reset_every:
             self.bank.append(u.detach().float())
-        z_2, h_2 = z_1, u
+        z_2, h_2, p_2 = z_1, u, p
         if step.both:
             z_2 = self.encoder(x_2)
             h_2 = self.projector(z_2)
-        return Pair(loss, z_2, z_1, h_2, u) if swapped else Pair(loss, z_1, z_2, u, h_2)
+        if step.predictions:
+            p_2 = self.predictor(h_2)
+        if swapped:
+            return Pair(loss, z_2, z_1, h_2, u, p_a=p_2, p_b=p)
+        return Pair(loss, z_1, z_2, u, h_2, p_a=p, p_b=p_2)
 
     @torch.no_grad()
     def after_step(self, step: Step) -> None:
