@@ -29,16 +29,22 @@ bench: .venv/ready
 attack: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack
 
-# what users install; the demonstration needs no more
-.venv/core: pyproject.toml constraints.txt
+# What users install; the demonstration needs no more. All but torch is checked against the hashes in
+# requirements/, made from constraints.txt by .ci/lock.py.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKED = $(PIP) --require-hashes --no-deps -r
+
+.venv/core: pyproject.toml constraints.txt requirements/core.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Calibre needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(LOCKED) requirements/core.txt
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt --no-build-isolation -e .
 	touch $@
 
-.venv/ready: .venv/core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+.venv/ready: .venv/core requirements/flower.txt requirements/dev.txt
+	$(LOCKED) requirements/flower.txt -r requirements/dev.txt
+	$(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
 clean:

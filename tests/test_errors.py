@@ -1,4 +1,7 @@
-from calibre.errors import printable
+import pytest
+
+from calibre.errors import UserError, printable
+from calibre.experiment import read
 
 
 def test_what_steers_a_terminal_is_replaced_and_words_of_any_language_stay():
@@ -15,3 +18,11 @@ def test_tables_and_lists_are_cleaned_inside():
     shown = printable(event)
     assert "\x1b" not in str(shown)
     assert (shown["round"], shown["loss"], shown["none"]) == (3, 0.5, None)
+
+
+def test_bytes_that_are_no_text_are_told_as_any_other_mistake():
+    """As a shell hands them over: half characters, which nothing can print."""
+    typed = b"fed\xffavg".decode("utf-8", "surrogateescape")
+    with pytest.raises(UserError, match=r"there is no method called 'fed\?avg'") as refused:
+        read(None, [f"method.name={typed}"])
+    str(refused.value).encode()

@@ -55,6 +55,7 @@ BEYOND_MODULES = {  # what these test is no single module's doing
     "test_as_folders.py": "an example",
     "test_documents.py": "documents",
     "test_extending.py": "documents",
+    "test_install.py": "how it comes to a machine",
     "test_names.py": "this",
     "test_practitioner.py": "a person's whole way",
 }

@@ -10,6 +10,10 @@ TURNING = {*range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A
 class UserError(ValueError):
     """Says which key, file or client is wrong, what is wrong with it, and what would work."""
 
+    def __init__(self, said: str = "") -> None:
+        # half a character, as of bytes typed that are no text, can neither be printed nor kept
+        super().__init__(said.encode("utf-8", "replace").decode())
+
 
 def printable(value: Any) -> Any:
     """What others wrote, also inside of tables, without characters that would steer a terminal."""

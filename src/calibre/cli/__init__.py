@@ -27,7 +27,7 @@ from calibre.files import in_words
 app = typer.Typer(
     help="Fair and accurate personalized federated learning with self-supervised learning.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,  # calibre-fl --install-completion
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 110},
     rich_markup_mode=None,  # plain help: boxes and colours would take as long to load as the rest
