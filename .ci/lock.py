@@ -9,6 +9,7 @@ some CUDA) is not for a lock to say, and they have unlike hashes and unlike depe
 pinned in constraints.txt alone.
 """
 
+import os
 import re
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from pip._internal.models.index import PyPI
 
 ROOT = Path(__file__).resolve().parents[1]
-INDEX = "https://pypi.org/simple"
+INDEX = os.environ.get("PIP_INDEX_URL", PyPI.simple_url).rstrip("/")  # where pip looks
 OURS = "calibre-fl"
 BUILD = {"setuptools"}  # the project itself is built with it
 LEFT_OUT = {"torch", "torchvision"}
