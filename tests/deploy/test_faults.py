@@ -88,6 +88,7 @@ def failures(place):
     return [e for e in events.read(place / "run" / "events.jsonl") if e.event == "failure"]
 
 
+@pytest.mark.minutes
 def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
     with Machines(tmp_path) as machines:
         federation(machines, "training.rounds=3", "method.sound=true")
@@ -98,7 +99,9 @@ def test_a_killed_coordinator_goes_on_in_a_new_run(tmp_path):
         machines.wait("the end of it", lambda: machines.running["keys"].poll() is not None)
         machines.stop("run")
         assert not (tmp_path / "run" / "metrics.json").exists()
+        before = machines.log("keys").count("listening")
         machines.start("keys", START)
+        machines.wait("listening", lambda: machines.log("keys").count("listening") > before)
         machines.say(RUN)
         assert sorted(rounds_done(tmp_path)) == [1, 2, 3]
         assert len(begun(tmp_path, 0, 0)) == 1  # a round that was finished is not made again
