@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calibre.personal import cross_validation, solved_head
 from calibre.personal.cross_validation import curves_of, held_out, strengths_for
-from calibre.personal.encoded import NEAR, PIXELS
+from calibre.personal.encoded import NEAR, NEAR_PIXELS, PIXELS
 from calibre.personal.model import Kept, as_classifier
 from calibre.personal.pooling import STRENGTHS, pooled
 from calibre.personal.predictor import SideBySide
@@ -209,14 +209,9 @@ def test_where_the_encoder_has_met_the_labels_a_head_stays_near_the_one_it_was_t
     trained, new = (encoded(home.prepared("method", state, c).site) for c in (0, novel))
     assert (trained.experts[0].strength, new.experts[0].strength) == (NEAR, None)
     assert trained.experts[1].strength is None  # pixels have met nothing
+    assert (trained.experts[1].share, new.experts[1].share) == (NEAR_PIXELS, PIXELS)
     told = curves_of([trained, new])
     assert [set(curves) for curves in told] == [{"pixels"}, {"encoder", "pixels"}]
     strengths = strengths_for([trained, new], pooled(told))
     assert strengths[0][0] == NEAR
     assert all(strength in STRENGTHS for strength in (strengths[0][1], *strengths[1]))
-
-
-def test_training_alone_has_met_the_labels_too(tiny, tmp_path):
-    home = host(tiny("method.name=local", *SOLVED), tmp_path)
-    site = home.prepared("method", home.initial_state(), 0).site
-    assert encoded(site).experts[0].strength == NEAR

@@ -48,9 +48,6 @@ class Local(Supervised):
         linear = ", linear" if self.model == "linear" else ""
         return f"{self.title}{linear}{', to convergence' if self.until_converged else ''}"
 
-    def met_labels(self, trained: bool) -> bool:
-        return self.model == "network"
-
     @property
     def way(self) -> Way:
         return "own" if self.model == "linear" else "head"
