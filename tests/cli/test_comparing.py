@@ -87,7 +87,7 @@ def test_tsne_prints_the_measures_it_draws(tiny, tmp_path):
         (["figure", "tsne", "FIRST", "--clients", "one"], "no client 'one': known: client-0, "),
         (["figure", "tsne", "FIRST", "--clients", "-1"], "no client '-1'"),
         (["figure", "tsne", "FIRST", "--clients", "99"], "no client '99'"),
-        (["figure", "tsne", "FIRST"], "images of 'digits' have changed"),
+        (["figure", "tsne", "FIRST"], "lacks the checkpoint of its last round"),
     ],
 )
 def test_a_users_mistake_is_a_message_and_exit_code_2(
