@@ -118,7 +118,7 @@ def test_from_a_folder_of_images_to_answers(
 
     calibre_fl("bundle run --out bundles")
     assert sorted(place.name for place in Path("bundles").iterdir()) == [
-        f"{site:06d}" for site in range(SITES)
+        f"site-{site}" for site in range(SITES)
     ]
 
     said = calibre_fl("personalize run --data newcomer --out mine")

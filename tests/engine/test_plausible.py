@@ -68,7 +68,7 @@ def test_a_state_that_is_not_sound_is_never_a_checkpoint(tiny, tmp_path, value):
         rounds.run(experiment, tmp_path / "run")
     log = events.read(tmp_path / "run" / "events.jsonl")
     assert [e.round for e in log if e.event == "round"] == [1]
-    assert len(re.search(r"Clients (\d, \d, \d) took", str(told.value))[1].split(", ")) == 3
+    assert len(re.findall(r"client-\d", str(told.value))) == 3
     FUSE.clear()
     rounds.run(experiment, tmp_path / "run")
     rounds.run(experiment, tmp_path / "whole")

@@ -80,9 +80,10 @@ def test_what_was_measured_for_a_bundle_is_not_measured_again(tiny, tmp_path, mo
         folder = tmp_path / head
         rounds.run(tiny(*tuned, f"personal.head={head}"), folder)
         before = None if first else FinishedRun(folder).bundle(0).card
-        monkeypatch.setattr(module, "finetune", None)  # nothing trains from here on
-        monkeypatch.setattr(published.AsPublished, "train", None)
-        after = FinishedRun(folder).bundle(0).card
+        with monkeypatch.context() as idle:  # nothing trains any more
+            idle.setattr(module, "finetune", None)
+            idle.setattr(published.AsPublished, "train", None)
+            after = FinishedRun(folder).bundle(0).card
         assert before in (None, after)
         assert after.outside.held_out > 0
 
