@@ -9,6 +9,7 @@ from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.report.events import Emit
 from calibre.report.metrics import Metrics
+from calibre.run_files import RunFiles
 
 
 def run(
@@ -31,7 +32,7 @@ def run(
     if experiment.engine.runtime == "flower":
         raise UserError(
             "engine.runtime = 'flower': sites train this run, through their coordinator; go on "
-            f"with  calibre-fl deploy run {folder / 'experiment.toml'} --out {folder} --keys KEYS"
+            f"with  calibre-fl deploy run {RunFiles(folder).experiment} --out {folder} --keys KEYS"
         )
     if experiment.engine.runtime == "flower-sim":
         from calibre.deploy.simulation import simulate

@@ -1,17 +1,4 @@
-"""The run folder: the names of all files in it, and the right to write to it.
-
-    experiment.toml  federation.json  federation.safetensors  preprocessing.json  events.jsonl
-    checkpoints/round-0042.safetensors  and .json, written last: it commits the checkpoint
-    clients/000017/0042.safetensors     what client 17 kept after round 42, never sent anywhere
-    clients/000017/personal.safetensors its personal model, at the end
-    model.safetensors  clients.csv  metrics.json  figures/  report.html
-    before.csv                          of an updated run: clients.csv as it was before
-    sent.json                           of private runs: which noised models have left the server
-    sites.json  flower.json  flower/    of runs through Flower: who takes part, how it ended, logs
-
-Nothing is unpickled. Files are written whole or not at all, and what decides a bit of the result
-carries a checksum.
-"""
+"""A run folder that is claimed: one experiment's, and open in one process at a time."""
 
 import fcntl
 import os
@@ -21,48 +8,19 @@ from calibre import experiment as experiments
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
+from calibre.run_files import RunFiles
 from calibre.tables import flat
 
 WHERE = ("data.root", "network.weights.name")  # keys that say where, not what
 
 
-class RunFolder:
-    """One experiment's folder; open in one process at a time."""
-
+class RunFolder(RunFiles):
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.experiment = path / "experiment.toml"
-        self.federation = path / "federation.json"
-        self.preprocessing = path / "preprocessing.json"
-        self.events = path / "events.jsonl"
-        self.checkpoints = path / "checkpoints"
-        self.clients = path / "clients"
-        self.model = path / "model.safetensors"
-        self.table = path / "clients.csv"
-        self.before = path / "before.csv"
-        self.metrics = path / "metrics.json"
-        self.figures = path / "figures"
-        self.page = path / "report.html"
-        self.sent = path / "sent.json"
-        self.sites = path / "sites.json"
-        self.outcome = path / "flower.json"
-        self.flower = path / "flower"
+        super().__init__(path)
         self._lock: int | None = None
 
-    @property
-    def begun(self) -> bool:
-        return self.experiment.is_file()
-
-    @property
-    def finished(self) -> bool:
-        return self.metrics.is_file()
-
     def read_experiment(self) -> Experiment:
-        if not self.begun:
-            inside = next(iter(sorted(self.path.glob(f"*/{self.experiment.name}"))), None)
-            hint = f"; the runs are inside it, such as {inside.parent}" if inside else ""
-            what = "it has no experiment.toml" if self.path.is_dir() else "there is no such folder"
-            raise UserError(f"{self.path} is not a run folder: {what}{hint}")
+        self.check_begun()
         return experiments.read(self.experiment)
 
     def open(self, experiment: Experiment) -> None:

@@ -66,8 +66,9 @@ def run(
 def _trained(folder: Path) -> dict[str, RunFolder]:
     """The finished runs of a folder, by what they trained; those that cannot be read are left."""
     found: dict[str, RunFolder] = {}
-    for file in sorted(folder.glob("*/metrics.json")):
-        place = RunFolder(file.parent)
+    for place in map(RunFolder, sorted(folder.glob("*"))):
+        if not place.finished:
+            continue
         with contextlib.suppress(UserError):
             experiment = place.read_experiment()
             if experiment.engine.runtime != "flower" and place.checkpoints.is_dir():

@@ -1,6 +1,10 @@
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 
+import calibre
 from calibre.experiment import method_named
 from calibre.local.features import encode
 from calibre.personal.finetuned import FineTuned
@@ -117,3 +121,14 @@ def test_a_single_labelled_image_is_enough(tiny, tmp_path):
 )
 def test_the_way_follows_from_the_method_and_the_settings(name, settings, way):
     assert type(way_of(method_named(name), PersonalSettings(**settings))) is way
+
+
+def test_nothing_else_asks_a_method_for_its_way():
+    root = Path(calibre.__file__).parent
+    asking = {
+        file.relative_to(root).as_posix()
+        for file in root.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "way"
+    }
+    assert asking == {"personal/ways.py"}

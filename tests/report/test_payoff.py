@@ -43,6 +43,12 @@ def test_what_is_done_already_is_not_advised():
     assert "labels.weight" not in text
     (text,) = warnings(read(None, ["method.name=fedavg-ft"]).method, FROZEN, found)
     assert "labels.weight" not in text
+    assert "finetune" in text
+
+
+def test_fine_tuning_is_not_advised_where_models_are_as_received():
+    (text,) = warnings(FedAvg(), FROZEN, rows(0.6, {"local": 0.7}))
+    assert "finetune" not in text
 
 
 def test_without_clients_that_trained_there_is_nothing_to_say():

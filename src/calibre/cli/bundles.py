@@ -28,6 +28,7 @@ from calibre.cli.listening import (
     is_this_machine,
 )
 from calibre.errors import UserError
+from calibre.run_files import RunFiles
 from calibre.wording import percent, span
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def bundle(
 
     delivery = FinishedRun(run)
     chosen = delivery.find(clients or [])
-    place = out or run / "bundles"
+    place = out or RunFiles(run).bundles
     made = []
     with LiveView(errors) as view:
         for done, client in enumerate(chosen, start=1):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from calibre.cli.common import AsJson, errors
 from calibre.errors import UserError
+from calibre.run_files import RunFiles
 
 if TYPE_CHECKING:
     from calibre.report.comparison_tables import Comparison
@@ -126,7 +127,7 @@ def figure(
         drawn, facts["measures"] = _tsne(finished, clients, by)
     else:
         drawn = figures.compose(name, finished, floors)
-    folder = out or (runs[0] / "figures" if len(runs) == 1 else Path("figures"))
+    folder = out or RunFiles(runs[0] if len(runs) == 1 else Path()).figures
     facts["files"] = [str(path) for path in save(drawn, folder / name)]
     if as_json:
         print(json.dumps(facts, indent=2))

@@ -24,6 +24,7 @@ from calibre.cli.listening import (
     answer_until_stopped,
 )
 from calibre.errors import UserError
+from calibre.run_files import RunFiles
 
 if TYPE_CHECKING:
     from calibre.finished.collection import Collection
@@ -117,7 +118,7 @@ def label(
         labelling = Labelling(held.client, found.images, learner, held.classes)
     for note in found.unread:
         errors.print(f"left out: {note}", markup=False, highlight=False, soft_wrap=True)
-    place = out or run / "bundles" / called
+    place = out or RunFiles(run).bundles / called
     routes = Labels(labelling, partial(make_model, run, held, place)).routes
     server = Server(routes, host, port, known)
     answer_until_stopped(server, f"label the images of {held.client}", token)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.errors import UserError
+from calibre.run_files import RunFiles
 
 deploy = typer.Typer(
     help="Coordinate a federation of real sites.", no_args_is_help=True, rich_markup_mode=None
@@ -113,7 +114,7 @@ def deploy_run(
         for name, row in absent.items():
             table.add_row(escape(name), ", ".join(map(str, row["rounds"])), escape(row["cause"]))
         Console().print(table)
-    print(f"every client:  {folder / 'clients.csv'}")
+    print(f"every client:  {RunFiles(folder).table}")
 
 
 @site.command("check")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-REPORT = "report.html"
+from calibre.run_files import RunFiles
 
 
 def report(
@@ -19,6 +19,6 @@ def report(
     from calibre.report.page import write_page
     from calibre.report.runs import read_all
 
-    page = out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT))
+    page = out or RunFiles(runs[0] if len(runs) == 1 else Path()).page
     write_page(read_all(runs), page)
     print(page)

@@ -15,7 +15,7 @@ from calibre.cli.choosing import OwnData, for_data, read_or_choose
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.cli.comparing import show
 from calibre.cores import usable_cores
-from calibre.errors import UserError
+from calibre.run_files import RunFiles
 
 TensorBoard = Annotated[
     Path | None, typer.Option(help="Also write live curves there, for TensorBoard.", metavar="DIR")
@@ -65,17 +65,17 @@ def resume(
     """
     from calibre.tables import gather
 
-    file = folder / "experiment.toml"
-    if not file.exists():
-        raise UserError(f"{folder} is not a run folder: it has no experiment.toml")
+    files = RunFiles(folder)
+    files.check_begun()
     if data is not None:
         from calibre.finished.update import move
 
         move(folder, data)
-    with _early_workers(gather(file, set_ or ())) as prepared:
+    with _early_workers(gather(files.experiment, set_ or ())) as prepared:
         from calibre import experiment as experiments
 
-        held, asked = experiments.read(file), experiments.read(file, set_ or ())
+        held = experiments.read(files.experiment)
+        asked = experiments.read(files.experiment, set_ or ())
         if asked.training.rounds != held.training.rounds:
             same = asked.training.model_copy(update={"rounds": held.training.rounds})
             base = asked.model_copy(update={"training": same})
@@ -142,7 +142,6 @@ def run_and_show(
     from calibre.report import runs
     from calibre.report.events import silent, to_all
     from calibre.report.metrics import read_clients_csv
-    from calibre.run_folder import RunFolder
     from calibre.screen import LiveView, change_table, result_table
 
     try:
@@ -157,8 +156,9 @@ def run_and_show(
         return
     console = Console()
     console.print(result_table(metrics))
-    if (before := RunFolder(folder).before).is_file():
-        console.print(change_table(read_clients_csv(before), runs.read(folder).clients))
+    files = RunFiles(folder)
+    if files.before.is_file():
+        console.print(change_table(read_clients_csv(files.before), runs.read(folder).clients))
     if promise := metrics.privacy:
         price = promise.epsilon
         said = (
@@ -169,12 +169,14 @@ def run_and_show(
         )
         console.print(said, highlight=False, soft_wrap=True)
     if metrics.failures:
-        console.print(f"[yellow]{metrics.failures} client updates failed[/]; see events.jsonl")
+        console.print(
+            f"[yellow]{metrics.failures} client updates failed[/]; see {files.events.name}"
+        )
     for warning in metrics.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
-    console.print(f"every client:  {folder / 'clients.csv'}", highlight=False, soft_wrap=True)
+    console.print(f"every client:  {files.table}", highlight=False, soft_wrap=True)
     console.print(
-        f"as a picture:  {folder / 'figures' / 'accuracies.png'}", highlight=False, soft_wrap=True
+        f"as a picture:  {files.figures / 'accuracies.png'}", highlight=False, soft_wrap=True
     )
 
 

@@ -25,6 +25,7 @@ from calibre.data.pool import Pool
 from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.rng import numpy_stream
+from calibre.run_files import RunFiles
 from calibre.sections import FederationSettings
 from calibre.settings import nearest
 
@@ -93,14 +94,15 @@ class Federation:
         return digest.hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
-        """``federation.json`` for people, ``federation.safetensors`` for :func:`load`."""
+        """A datasheet for people, and arrays for :func:`load`."""
         arrays = safetensors.numpy.save(
             self._arrays(), metadata={"federation": json.dumps(self._facts())}
         )
         sheet = json.dumps({**self.datasheet, "hash": self.hash}, indent=2, ensure_ascii=False)
+        files = RunFiles(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "federation.safetensors", arrays)
-        write_atomic(folder / "federation.json", sheet + "\n")
+        write_atomic(files.federation_arrays, arrays)
+        write_atomic(files.federation, sheet + "\n")
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -125,11 +127,12 @@ class Federation:
 
 def load(folder: Path) -> Federation:
     """The federation that :meth:`Federation.save` wrote, checked against its hash."""
-    path = folder / "federation.json"
+    files = RunFiles(folder)
+    path = files.federation
     try:
         datasheet = json.loads(path.read_text(encoding="utf-8"))
         expected = datasheet.pop("hash")
-        path = folder / "federation.safetensors"
+        path = files.federation_arrays
         with safetensors.safe_open(path, framework="numpy") as file:
             facts = json.loads(file.metadata()["federation"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -153,8 +156,8 @@ def load(folder: Path) -> Federation:
         raise UserError(f"{path} is damaged ({error}): build the federation again") from None
     if federation.hash != expected:
         raise UserError(
-            f"{path} is damaged: its content has the hash {federation.hash}, federation.json says "
-            f"{expected}; build the federation again"
+            f"{path} is damaged: its content has the hash {federation.hash}, "
+            f"{files.federation.name} says {expected}; build the federation again"
         )
     return federation
 

@@ -10,7 +10,7 @@ from calibre.files import write_atomic
 from calibre.report import runs
 from calibre.report.events import Emit
 from calibre.report.metrics import Metrics
-from calibre.run_folder import RunFolder
+from calibre.run_files import RunFiles
 
 
 def simulate(experiment: Experiment, folder: Path, emit: Emit) -> Metrics:
@@ -20,25 +20,24 @@ def simulate(experiment: Experiment, folder: Path, emit: Emit) -> Metrics:
     lie on storage that all of them see.
     """
     superlink = launch.program("flower-superlink")
-    folder = folder.resolve()
-    work = folder / "flower"
+    files = RunFiles(folder.resolve())
+    work = files.flower
     home = work / "home"
     work.mkdir(parents=True, exist_ok=True)
     cores = usable_cores()
     nodes = experiment.engine.sites or cores
     engine = experiment.engine.model_copy(update={"runtime": "flower-sim", "sites": nodes})
     experiment = experiment.model_copy(update={"engine": engine})
-    write_atomic(work / "experiment.toml", experiment.to_toml())
+    write_atomic(files.flower_experiment, experiment.to_toml())
     settings = {
-        "experiment": str(work / "experiment.toml"), "out": str(folder), "simulation": True,
+        "experiment": str(files.flower_experiment), "out": str(files.path), "simulation": True,
         "patience": 600.0,
     }  # fmt: skip
     launch.write_app(work / "app", settings)
-    port, log, outcome = launch.free_port(), work / "superlink.log", folder / "flower.json"
+    port, log, outcome = launch.free_port(), work / "superlink.log", files.outcome
     launch.write_connection(home, f"127.0.0.1:{port}", None)
     outcome.unlink(missing_ok=True)
-    events = RunFolder(folder).events
-    before = launch.identity(events)
+    before = launch.identity(files.events)
     command = [
         superlink, "--insecure", "--simulation", "--port", str(port),
         "--disable-runtime-dependency-installation",
@@ -50,7 +49,9 @@ def simulate(experiment: Experiment, folder: Path, emit: Emit) -> Metrics:
             "init-args-log-to-driver=false"
         )
         run = launch.submit(work / "app", home, log, ["--federation-config", resources])
-        ended = launch.follow(events, before, outcome, lambda: launch.is_running(run, home), emit)
+        ended = launch.follow(
+            files.events, before, outcome, lambda: launch.is_running(run, home), emit
+        )
     if ended["ended"] != "done":
         raise UserError(f"{ended['message']}\n(the log of Flower: {log})")
-    return runs.read_metrics(folder)
+    return runs.read_metrics(files.path)

@@ -15,7 +15,7 @@ from calibre.files import private_folder, write_atomic
 from calibre.report import runs
 from calibre.report.events import Emit
 from calibre.report.metrics import Metrics
-from calibre.run_folder import RunFolder
+from calibre.run_files import RunFiles
 
 if TYPE_CHECKING:
     from calibre.experiment import Experiment
@@ -55,35 +55,35 @@ def run_on_sites(
     coordinator(keys)
     if not (keys / "flwr" / "config.toml").exists():
         raise UserError(f"the coordinator was never started: calibre-fl deploy start {keys}")
-    folder = private_folder(folder.resolve())
-    work = private_folder(folder / "flower")
-    write_atomic(work / "experiment.toml", experiment.to_toml())
+    files = RunFiles(private_folder(folder.resolve()))
+    work = private_folder(files.flower)
+    write_atomic(files.flower_experiment, experiment.to_toml())
     settings = {
-        "experiment": str(work / "experiment.toml"), "out": str(folder), "simulation": False,
+        "experiment": str(files.flower_experiment), "out": str(files.path), "simulation": False,
         "patience": float(patience), "shared": shared, "keys": str(keys.resolve()),
     }  # fmt: skip
     launch.write_app(work / "app", settings)
-    outcome = folder / "flower.json"
-    outcome.unlink(missing_ok=True)
-    events = RunFolder(folder).events
-    before = launch.identity(events)
+    files.outcome.unlink(missing_ok=True)
+    before = launch.identity(files.events)
     home, log = keys / "flwr", work / "flwr.log"
     run = launch.submit(work / "app", home, log)
     try:
-        ended = launch.follow(events, before, outcome, lambda: launch.is_running(run, home), emit)
+        ended = launch.follow(
+            files.events, before, files.outcome, lambda: launch.is_running(run, home), emit
+        )
     except KeyboardInterrupt:
         launch.flwr(["stop", run, launch.CONNECTION], home)
         raise
     if ended["ended"] != "done":
         raise UserError(f"{ended['message']}\n(the log of Flower: flwr log {run})")
-    return runs.read_metrics(folder)
+    return runs.read_metrics(files.path)
 
 
 def missed(folder: Path) -> dict[str, Any]:
     """Which sites missed which rounds, and why the last time."""
     from calibre.report import events
 
-    held = RunFolder(folder)
+    held = RunFiles(folder)
     names = json.loads(held.federation.read_text()).get("sites", [])
     table: dict[str, Any] = {}
     for event in events.read(held.events):

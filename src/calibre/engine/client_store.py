@@ -6,6 +6,8 @@ from pathlib import Path
 from calibre.files import lacking, write_atomic
 from calibre.tensors import Tensors, read_file, to_file
 
+PERSONAL = "personal.safetensors"  # its file among those of rounds
+
 
 class ClientStore:
     """By client, and by the round that something was kept after.
@@ -69,7 +71,7 @@ class ClientStore:
         return read_file(path) if path.exists() else None
 
     def personal_file(self, client: int) -> Path:
-        return self._folder(client) / "personal.safetensors"
+        return self._folder(client) / PERSONAL
 
     def _read(self, client: int, version: int, name: str) -> Tensors:
         try:

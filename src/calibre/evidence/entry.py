@@ -23,7 +23,7 @@ from calibre.files import write_atomic
 from calibre.report import runs
 from calibre.report.events import Started
 from calibre.report.runs import Run
-from calibre.run_folder import RunFolder
+from calibre.run_files import RunFiles
 from calibre.sections import Count, EngineSettings
 from calibre.settings import Settings
 
@@ -57,7 +57,7 @@ class LedgerEntry:
 
 def read_entry(folder: Path) -> LedgerEntry:
     """An entry that is whole and as it was written; what else it is, is said by name."""
-    place = RunFolder(folder)
+    place = RunFiles(folder)
     files = [place.experiment, place.metrics, place.table, folder / ORIGIN]
     if missing := [file.name for file in files if not file.is_file()]:
         raise UserError(
@@ -107,10 +107,9 @@ def write_entry(ledger: Path, finished: Path, source: Source) -> LedgerEntry:
     try:
         data = run.experiment.data.model_copy(update={"root": None})
         anywhere = {"data": data, "engine": EngineSettings()}
-        write_atomic(
-            making / "experiment.toml", run.experiment.model_copy(update=anywhere).to_toml()
-        )
-        for file in (RunFolder(finished).metrics, RunFolder(finished).table):
+        settings = run.experiment.model_copy(update=anywhere)
+        write_atomic(RunFiles(making).experiment, settings.to_toml())
+        for file in (RunFiles(finished).metrics, RunFiles(finished).table):
             shutil.copyfile(file, making / file.name)
         whole = told.model_copy(update={"checksum": _checksum(making, told)})
         write_atomic(making / ORIGIN, whole.model_dump_json(indent=2) + "\n")
@@ -142,8 +141,9 @@ def _starts(run: Run) -> list[Started]:
 def _checksum(folder: Path, told: Origin) -> str:
     facts = json.dumps(told.model_dump(exclude={"checksum"}), sort_keys=True)
     digest = hashlib.sha256(facts.encode())
-    for name in ("experiment.toml", "metrics.json", "clients.csv"):
-        digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
+    files = RunFiles(folder)
+    for file in (files.experiment, files.metrics, files.table):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:32]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from calibre import experiment as experiments
+from calibre.engine.client_store import PERSONAL
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
@@ -51,9 +52,9 @@ def copy_training(held: RunFolder, place: RunFolder, experiment: Experiment) -> 
     place.path.mkdir(parents=True, exist_ok=True)
     shutil.copytree(held.checkpoints, place.checkpoints, dirs_exist_ok=True)
     if held.clients.is_dir():
-        personal = shutil.ignore_patterns("personal.safetensors")
+        personal = shutil.ignore_patterns(PERSONAL)
         shutil.copytree(held.clients, place.clients, dirs_exist_ok=True, ignore=personal)
-    for file in held.path.glob("federation.*"):
+    for file in (held.federation, held.federation_arrays):
         shutil.copy2(file, place.path / file.name)
     shutil.copy2(held.events, place.events)
     write_atomic(place.experiment, experiment.to_toml())

@@ -19,7 +19,8 @@ from typing import Any
 from calibre.errors import UserError
 from calibre.files import read_toml
 from calibre.models.layouts import SECOND, recognised
-from calibre.models.tensorfile import MODEL, located, sha256_of, shapes_of
+from calibre.models.tensorfile import located, sha256_of, shapes_of
+from calibre.run_files import MODEL, RunFiles
 from calibre.settings import Settings
 
 LARGEST = 2**28  # bytes of a file beside the tensors
@@ -82,17 +83,17 @@ def _brought(file: Path, sha256: str) -> Brought:
     folder = file.parent
     if (folder / "card.json").is_file():
         return _by_bundle(folder, sha256)
-    if (folder / "experiment.toml").is_file():
-        return _by_run(folder)
+    if (files := RunFiles(folder)).begun:
+        return _by_run(files)
     if (folder / "config.json").is_file():
         return _by_timm(folder)
     return Brought()
 
 
-def _by_run(folder: Path) -> Brought:
-    """A run keeps its settings in experiment.toml and its preprocessing in a file of its own."""
-    network = _table(read_toml(folder / "experiment.toml").get("network", {}))
-    noted = _read_json(folder / "preprocessing.json")
+def _by_run(files: RunFiles) -> Brought:
+    """A run keeps its settings and its preprocessing in files of their own."""
+    network = _table(read_toml(files.experiment).get("network", {}))
+    noted = _read_json(files.preprocessing)
     return Brought(_built_by(network), *_preprocessing(noted))
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from calibre.errors import UserError
+from calibre.run_files import MODEL, RunFiles
 
 Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
 
-MODEL = "model.safetensors"  # what runs, bundles and models of timm's call their tensors
 PICKLES = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin, new and old
 
 
@@ -21,7 +21,7 @@ def located(name: str) -> Path:
         return file
     if not path.is_dir():
         raise UserError(f"network.weights = '{name}': there is no such file or folder")
-    if (path / "experiment.toml").exists():
+    if RunFiles(path).begun:
         raise UserError(f"the run in {path} is not finished; go on with  calibre-fl resume {path}")
     raise UserError(f"network.weights = '{name}': the folder has no {MODEL}")
 

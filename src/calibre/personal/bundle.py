@@ -36,6 +36,7 @@ from calibre.personal.feature_parts import build_part
 from calibre.personal.judge import Problems, as_trained, problems
 from calibre.personal.pictures import Picture, as_encoded, is_one
 from calibre.personal.predictor import Predictor
+from calibre.run_files import MODEL
 from calibre.settings import validate
 from calibre.tensors import Tensors, check_like, take
 
@@ -43,7 +44,7 @@ LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
 LARGEST_MODEL = 2**33
 LARGEST_PICTURES = 2**23
 VERSION = 3
-FILES = ("model.safetensors", "card.md")
+FILES = (MODEL, "card.md")
 PICTURES = "mistakes.png"
 NONE = "none of your classes"
 
@@ -176,7 +177,7 @@ class Bundle:
         check_place(folder, existing)
         model = st.save(take(self.predictor))
         text = markdown(self.card)
-        hashes = {"model.safetensors": _sha(model), "card.md": _sha(text.encode())}
+        hashes = {MODEL: _sha(model), "card.md": _sha(text.encode())}
         if self.pictures is not None:
             hashes[PICTURES] = _sha(self.pictures)
         card = self.card.model_copy(update={"files": hashes})
@@ -186,7 +187,7 @@ class Bundle:
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as aside:
                 made = Path(aside, "new")
                 made.mkdir()
-                write_atomic(made / "model.safetensors", model)
+                write_atomic(made / MODEL, model)
                 write_atomic(made / "card.md", text)
                 if self.pictures is not None:
                     write_atomic(made / PICTURES, self.pictures)
@@ -230,12 +231,12 @@ def load(folder: Path | str, own_code: bool = False) -> Bundle:
     """
     folder = Path(folder)
     card = read_card(folder)
-    model = _checked(folder, "model.safetensors", card, LARGEST_MODEL)
+    model = _checked(folder, MODEL, card, LARGEST_MODEL)
     _checked(folder, "card.md", card, LARGEST_CARD)
     try:
         tensors = st.load(model)
     except safetensors.SafetensorError as error:
-        raise _damaged(folder / "model.safetensors", error) from None
+        raise _damaged(folder / MODEL, error) from None
     there = PICTURES in card.files and (folder / PICTURES).exists()
     pictures = _checked(folder, PICTURES, card, LARGEST_PICTURES) if there else None
     return Bundle(card, _rebuilt(folder, card, tensors, own_code), pictures=pictures)
@@ -288,7 +289,7 @@ def _rebuilt(folder: Path, card: Card, tensors: Tensors, own_code: bool) -> Pred
     try:
         check_like(tensors, predictor.state_dict())
     except ValueError as error:
-        raise _damaged(folder / "model.safetensors", error) from None
+        raise _damaged(folder / MODEL, error) from None
     predictor.load_state_dict(tensors, assign=True)
     to_fast_layout(predictor, torch.device("cpu"))
     return predictor

@@ -38,6 +38,7 @@ RATE = 0.2  # of personal.lr: these steps start from a head that fits already
 
 
 class FineTuned:
+    head_alone = False
     solver = SolvedHead()
 
     def group(self, clients: int) -> int:

@@ -27,6 +27,8 @@ CAUTION = "; but the encoder met these labels in training, so that it may be too
 
 
 class FrozenHead:
+    head_alone = True
+
     def group(self, clients: int) -> int:
         return max(4, min(LARGEST_GROUP, -(-clients // 8)))
 

@@ -40,6 +40,7 @@ def _own_way(method: Method, state: ServerState, kept: Tensors | None, site: Sit
 class Own:
     """Whole networks, one by one."""
 
+    head_alone = False
     train: Train = staticmethod(_own_way)
 
     def group(self, clients: int) -> int:

@@ -18,6 +18,8 @@ CAUTION = "; but the encoder met these labels in training, so that it may be too
 
 
 class AsReceived:
+    head_alone = False
+
     def group(self, clients: int) -> int:
         return max(4, min(32, -(-clients // 8)))
 

@@ -43,6 +43,8 @@ NUMBERS = 2**25  # of features held at once, about: clients beyond them wait for
 
 
 class SolvedHead:
+    head_alone = True
+
     def group(self, clients: int) -> int:
         return max(4, min(TOGETHER, -(-clients // 8)))
 

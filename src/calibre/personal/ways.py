@@ -15,6 +15,8 @@ from calibre.sections import PersonalSettings
 
 
 class PersonalWay(Protocol):
+    head_alone: bool  # it fits a head, and leaves the encoder as training made it
+
     def group(self, clients: int) -> int:
         """How many clients' models are made in one job.
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from calibre.experiment import Experiment
+from calibre.personal.ways import way_of
 from calibre.recipes.claims import OURS
 from calibre.recipes.figures34 import COMPARISONS, Panel
 from calibre.recipes.recipe import Conclusion, Recipe
@@ -52,7 +53,8 @@ def main_experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
         table = method(name, scale, **changes)
         solved = experiment("cifar10", scheme, scale, table, seed, changes=LONGER[scale])
         chosen.append(solved)
-        if solved.method.way == "head" and name not in ("pixels", "majority"):
+        way = way_of(solved.method, solved.personal)
+        if way.head_alone and name not in ("pixels", "majority"):
             heads = {"personal": {**LONGER[scale]["personal"], "head": "paper"}}
             changed = {**LONGER[scale], **heads}
             chosen.append(experiment("cifar10", scheme, scale, table, seed, changes=changed))

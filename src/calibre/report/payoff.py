@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from calibre.methods.method import Method
+from calibre.personal.ways import way_of
 from calibre.report.floors import FLOORS
 from calibre.report.metrics import ClientResult
 from calibre.sections import PersonalSettings
@@ -25,7 +26,7 @@ def warnings(method: Method, personal: PersonalSettings, rows: Sequence[ClientRe
     if gap.value <= NOISE:
         return []
     tries = ["more rounds (training.rounds)"]
-    if method.way == "head" and not personal.finetune_encoder:
+    if way_of(method, personal).head_alone:
         tries.append("personal.finetune_encoder=true")
     if not (method.supervised or method.met_labels(trained=True)):
         tries.append("method.labels.weight=1, so that labels take part in training")

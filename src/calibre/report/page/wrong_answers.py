@@ -8,13 +8,14 @@ from typing import Any
 
 from calibre.errors import UserError, printable
 from calibre.report.runs import Run
+from calibre.run_files import RunFiles
 
 MOST = 500  # clients, so that a page stays small
 
 
 def wrong_answers(run: Run) -> list[dict[str, Any]]:
     """Recall by class and what was mixed up, of every client with a bundle of this run."""
-    cards = sorted((run.folder / "bundles").glob("*/card.json"))
+    cards = sorted(RunFiles(run.folder).bundles.glob("*/card.json"))
     if not cards:
         return []
     from calibre.personal.bundle import read_card  # torch, which nothing else here needs
