@@ -21,7 +21,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from calibre import __version__
 from calibre.deploy import roster as rosters
 from calibre.deploy.client import app
-from calibre.deploy.grid import GridCrew, Nodes
+from calibre.deploy.grid import GridCrew
+from calibre.deploy.nodes import Nodes
 from calibre.deploy.records import Hello, SiteReport, block_of, envelope, text_of
 from calibre.engine.messages import METHOD, Assessed, Failed, Job, Outcome, Personalised
 from calibre.engine.plausible import check_state

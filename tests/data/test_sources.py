@@ -9,22 +9,19 @@ import struct
 import subprocess
 import sys
 import zipfile
-from math import ceil, floor
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from calibre.data.formats.cifar import CIFAR10, CIFAR100
 from calibre.data.formats.known import KNOWN
 from calibre.data.pool import UNLABELLED, Pool
-from calibre.data.sources import describe, load, sample
+from calibre.data.sources import describe, load
 from calibre.errors import UserError
 from calibre.registry import DATA_SETS
 from calibre.sections import DataSettings
@@ -58,7 +55,7 @@ def labels_of(pool: Pool, part: range):
     return pool.labels[part.start : part.stop].tolist()
 
 
-# --- digits, and the split of a source that has no test part
+# --- digits
 
 
 def test_digits_are_scaled_and_split_evenly():
@@ -87,23 +84,6 @@ def test_test_fraction_is_honoured_and_reproducible(tmp_path, monkeypatch):
     again = named("digits", test_fraction=0.3)
     np.testing.assert_array_equal(third.images, again.images)
     assert third.fingerprint == again.fingerprint != named("digits").fingerprint
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=80),
-    st.floats(0.05, 0.95),
-    st.integers(0, 5),
-)
-def test_every_owner_and_class_gives_its_share(images, fraction, seed):
-    owners = np.array([owner for owner, _ in images], dtype=np.int32)
-    labels = np.array([label for _, label in images], dtype=np.int64)
-    taken = sample(labels, owners, fraction, np.random.default_rng(seed))
-    slack = 1e-9  # of n * fraction in floating point
-    for owner in set(owners):
-        groups = [owners == owner, *((owners == owner) & (labels == y) for y in set(labels))]
-        for group in groups:
-            share = group.sum() * fraction
-            assert floor(share - slack) <= taken[group].sum() <= ceil(share + slack)
 
 
 def test_too_few_images_to_split(tmp_path):

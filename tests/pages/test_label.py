@@ -12,7 +12,7 @@ from calibre.errors import UserError
 from calibre.finished.labelling import Labelling
 from calibre.pages.label import Labels, drawn
 from calibre.pages.server import Server
-from calibre.personal.bundle import BundleThereError
+from calibre.personal.bundle_folder import BundleThereError
 from tests.finished.made_learner import folder_of_digits, started
 from tests.pages.calls import ask
 

@@ -7,7 +7,7 @@ import pytest
 
 from calibre.data import labels_file
 from calibre.pages.server import Server
-from calibre.personal.bundle import BundleThereError
+from calibre.personal.bundle_folder import BundleThereError
 from tests.finished.made_learner import folder_of_digits, started
 from tests.pages.test_label import served
 from tests.pages.test_page_in_browser import until

@@ -1,5 +1,4 @@
 import json
-import shutil
 import subprocess
 import sys
 
@@ -11,7 +10,7 @@ from safetensors.torch import load_file
 
 import calibre
 from calibre.errors import UserError
-from calibre.personal.bundle import NONE, BundleThereError, load
+from calibre.personal.bundle import NONE, load
 from tests.personal.made_bundle import (
     COLOURS,
     SIZE,
@@ -23,39 +22,11 @@ from tests.personal.made_bundle import (
 )
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    """A bundle on disk, made once; tests that change it copy it."""
-    folder = tmp_path_factory.mktemp("made") / "clinic"
-    make_bundle().save(folder)
-    return folder
-
-
-@pytest.fixture
-def copy(bundle, tmp_path):
-    return shutil.copytree(bundle, tmp_path / "copy")
-
-
-def test_a_bundle_is_four_files_without_a_pickle(bundle):
-    assert sorted(file.name for file in bundle.iterdir()) == [
-        "card.json", "card.md", "mistakes.png", "model.safetensors",
-    ]  # fmt: skip
-    tensors = load_file(bundle / "model.safetensors")
-    assert tensors["network.head.weight"].shape[0] == 3
-    assert tensors["means"].shape[0] == 3
-
-
 def test_what_was_saved_answers_the_same_bits(bundle):
     pixels, _ = images(5, first_seed=500)
     before, after = make_bundle().answers(pixels), load(bundle).answers(pixels)
     np.testing.assert_array_equal(before[0], after[0])
     np.testing.assert_array_equal(before[1], after[1])
-
-
-def test_the_same_making_gives_the_same_bytes(bundle, tmp_path):
-    make_bundle().save(tmp_path / "again")
-    for file in bundle.iterdir():
-        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
 
 
 def test_probabilities_are_those_of_the_formula(bundle):
@@ -145,23 +116,6 @@ def test_what_is_no_image_is_told(bundle, wrong):
         load(bundle).predict([wrong])
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "card.md", "card.json"])
-def test_a_changed_byte_is_found(copy, name):
-    content = bytearray((copy / name).read_bytes())
-    place = content.rindex(b"9") if name != "model.safetensors" else len(content) - 2
-    content[place] ^= 1
-    (copy / name).write_bytes(bytes(content))
-    with pytest.raises(UserError, match=f"{name} is damaged or was changed"):
-        load(copy)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "card.md"])
-def test_a_missing_file_is_told(copy, name):
-    (copy / name).unlink()
-    with pytest.raises(UserError, match=f"cannot read .*{name}"):
-        load(copy)
-
-
 def rewrite(folder, change) -> None:
     """An attacker's card: changed, and its hash made to fit."""
     from calibre.personal.card import Card
@@ -201,80 +155,10 @@ def test_own_code_that_is_not_there_is_told(copy):
         load(copy, own_code=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"version": 1}, "has version 1, this Calibre reads 3"),
-        ({"format": "x"}, "not the card of a bundle"),
-        ({"surprise": 1}, "unknown key 'surprise'"),
-        ({"parts": [{"kind": "pixels", "side": 10**9}]}, "side"),
-    ],
-    ids=["version", "format", "key", "encoders"],
-)
-def test_a_card_that_is_none(copy, change, message):
-    values = json.loads((copy / "card.json").read_text()) | change
-    (copy / "card.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match=message):
-        load(copy)
-
-
-def test_a_folder_that_is_no_bundle(bundle, tmp_path):
-    with pytest.raises(UserError, match=r"is not a bundle: it has no card\.json$"):
-        load(tmp_path)
-    with pytest.raises(UserError, match=f"bundles inside it, such as .*{bundle.name}"):
-        load(bundle.parent)
-    (tmp_path / "card.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match=r"card.json is damaged|not the card"):
-        load(tmp_path)
-
-
-def test_saving_replaces_a_bundle_and_nothing_else(copy, tmp_path):
-    make_bundle(client="another").save(copy)
-    assert load(copy).card.client == "another"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy"]  # nothing left beside it
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "a.txt").write_text("dear")
-    with pytest.raises(UserError, match="is there and is no bundle"):
-        make_bundle().save(tmp_path / "letters")
-    assert (tmp_path / "letters" / "a.txt").read_text() == "dear"
-
-
-def test_a_save_that_fails_leaves_the_old_bundle(copy, monkeypatch):
-    from calibre.personal import bundle as module
-
-    def full(path, content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "write_atomic", full)
-    with pytest.raises(UserError, match="No space left"):
-        make_bundle(client="another").save(copy)
-    assert load(copy).card.client == "clinic"
-
-
 def test_calibre_load_is_light_to_import(bundle):
     assert calibre.load(bundle).classes == tuple(COLOURS)
     code = "import sys, calibre; sys.exit('torch' in sys.modules or not callable(calibre.load))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_an_older_bundle_is_kept_refused_for_or_replaced(tmp_path):
-    one, other = make_bundle(client="one"), make_bundle(client="other")
-    one.save(tmp_path / "b", "refuse")
-    with pytest.raises(BundleThereError, match="already"):
-        other.save(tmp_path / "b", "refuse")
-    assert load(tmp_path / "b").card.client == "one"
-    other.save(tmp_path / "b", "keep")
-    assert load(tmp_path / "b").card.client == "other"
-    assert load(tmp_path / "b-old-1").card.client == "one"
-    one.save(tmp_path / "b")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "b-old-1"]
-
-
-def test_a_first_bundle_and_an_empty_folder_leave_nothing_older(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name in ("new", "empty"):
-        make_bundle().save(tmp_path / name, "keep")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new"]
 
 
 def test_an_image_that_cannot_be_judged_is_refused_with_the_reason(bundle):

@@ -32,7 +32,8 @@ from calibre.run_files import RunFiles
 from calibre.wording import percent, span
 
 if TYPE_CHECKING:
-    from calibre.personal.bundle import Bundle, Existing, Prediction
+    from calibre.personal.bundle import Bundle, Prediction
+    from calibre.personal.bundle_folder import Existing
     from calibre.personal.card import Card
 
 UNREADABLE = 1  # exit code: some images could not be read
@@ -130,7 +131,7 @@ def personalize(
     if data is None or out is None:
         raise UserError("give --data IMAGES and --out BUNDLE, or --all for the run's own clients")
     from calibre.finished.newcomer import personalize_newcomer
-    from calibre.personal.bundle import check_place
+    from calibre.personal.bundle_folder import check_place
 
     existing: Existing = "keep" if replace else "refuse"
     check_place(out, existing)

@@ -129,9 +129,10 @@ def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -
     from calibre.finished.run import FinishedRun
     from calibre.finished.suggesting import check_some_left, suggest_in, suggest_of_run
     from calibre.personal.bundle import load
+    from calibre.personal.bundle_folder import CARD
 
     _check_one(client, data)
-    if (run / "card.json").is_file():
+    if (run / CARD).is_file():
         if data is None:
             raise UserError(f"{run} is a bundle: it has an encoder, but no images; give --data")
         found = suggest_in(of_folder(data), load(run), count)

@@ -6,7 +6,7 @@ few flat arrays, so that ten thousand clients cost no more than their images.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,18 +19,15 @@ import safetensors.numpy
 
 from calibre.data import partition
 from calibre.data.datasheet import datasheet
+from calibre.data.made_up import deal_unlabelled, made_up
 from calibre.data.owners import hold_out, natural
-from calibre.data.parts import Ints, Labels, Mask, Parts
+from calibre.data.parts import Ints, Mask, Parts
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.rng import numpy_stream
 from calibre.run_files import RunFiles
 from calibre.sections import FederationSettings
-from calibre.settings import nearest
-
-CLIENTS = 16  # that train, where nothing else is said
-TEST_IMAGES = 200  # per client, where test sets may overlap: a standard error of 3.5 % at most
 
 Indices = npt.NDArray[np.int32]
 
@@ -175,8 +172,8 @@ def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
     if settings.scheme == "natural":
         train, test, unlabelled, names, left_out = natural(pool, settings, seed)
     else:
-        train, test = _partition(pool, settings, seed)
-        unlabelled = _unlabelled(pool, settings, len(train), seed)
+        train, test = made_up(pool, settings, seed)
+        unlabelled = deal_unlabelled(pool, settings, len(train), seed)
     clients = len(train)
     if settings.score_on == "validation":
         train, test = hold_out(train, pool, range(clients), range(clients), seed)
@@ -234,110 +231,3 @@ def _kept_labels(train: Parts, pool: Pool, settings: FederationSettings, seed: i
         return None
     by_class = settings.label_draw == "class"
     return partition.keep_labels(train, pool.labels, counts, by_class, streams)
-
-
-def _partition(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:
-    """Training and test images of clients that are made up."""
-    training, every = settings.clients or CLIENTS, np.arange(len(pool.classes))
-    if not settings.novel_classes:
-        return _shared_out(pool, settings, seed, training + settings.novel, every)
-    unseen = _numbers(pool, settings.novel_classes)
-    if len(unseen) > len(every) - 2:
-        raise UserError(
-            f"federation.novel_classes names {len(unseen)} of {len(every)} classes: leave at least "
-            "two to those who train"
-        )
-    seen = np.setdiff1d(every, unseen)
-    train, test = _shared_out(pool, settings, seed, training, seen)
-    more, more_test = _shared_out(pool, settings, seed, settings.novel, unseen, "novel/")
-    return train.followed_by(more), test.followed_by(more_test)
-
-
-def _numbers(pool: Pool, names: Sequence[str]) -> Ints:
-    """Classes by their names."""
-    for name in names:
-        if name not in pool.classes:
-            known = nearest(name, pool.classes)
-            raise UserError(f"federation.novel_classes: there is no class '{name}': {known}")
-    return np.array(sorted({pool.classes.index(name) for name in names}))
-
-
-def _shared_out(
-    pool: Pool,
-    settings: FederationSettings,
-    seed: int,
-    clients: int,
-    classes: Ints,
-    group: str = "",  # of clients, for draws of its own
-) -> tuple[Parts, Parts]:
-    """The images of some classes, dealt or drawn by clients."""
-    (rows, labels), (test_rows, test_labels) = (
-        _of_classes(_labels(pool, part), classes) for part in (pool.train, pool.test)
-    )
-    names = [pool.classes[k] for k in classes]
-    sizes = np.bincount(labels, minlength=len(classes))
-    test_sizes = np.bincount(test_labels, minlength=len(classes))
-    disjoint = settings.overlap == "disjoint"
-    mix, train_stream, test_stream = (
-        partial(numpy_stream, seed, f"federation/{group}{purpose}")
-        for purpose in ("mix", "train", "test")
-    )
-
-    counts: Ints  # [C, K]
-    if settings.scheme == "iid":
-        counts = partition.iid(sizes, clients, settings.samples, disjoint, mix)
-    elif settings.scheme == "quantity":
-        counts = partition.quantity(
-            sizes, clients, settings.samples, disjoint, mix(), settings.classes, names
-        )
-    else:
-        counts = partition.dirichlet(
-            sizes, clients, settings.samples, disjoint, mix, mix(), settings.alpha
-        )
-    dealt = disjoint and settings.scheme == "quantity"  # test sets may overlap otherwise
-    test_counts = partition.follow(
-        counts,
-        room=partition.split_evenly(test_sizes, counts > 0) if dealt else test_sizes,
-        most=None if dealt else TEST_IMAGES,
-        wanted=settings.test_samples,
-        rng=numpy_stream(seed, f"federation/{group}test-counts"),
-        names=names,
-    )
-    train = (
-        partition.deal(counts, labels, train_stream())
-        if disjoint
-        else partition.draw(counts, labels, train_stream)
-    )
-    test = (
-        partition.deal(test_counts, test_labels, test_stream())
-        if dealt
-        else partition.draw(test_counts, test_labels, test_stream)
-    )
-    return train.among(rows).shifted(pool.train.start), test.among(test_rows).shifted(
-        pool.test.start
-    )
-
-
-def _of_classes(labels: Labels, classes: Ints) -> tuple[Ints, Labels]:
-    """Which images are of these classes, ascending, and their classes counted among these."""
-    rows = np.flatnonzero(np.isin(labels, classes))
-    return rows, np.searchsorted(classes, labels[rows])
-
-
-def _unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: int) -> Parts:
-    """The source's own unlabelled part, dealt blindly to the clients that train."""
-    images, training = len(pool.unlabelled), clients - settings.novel
-    each = settings.unlabelled
-    if each is not None and each * training > images:
-        raise UserError(
-            f"federation.unlabelled = {each}: {training} clients need {each * training} unlabelled "
-            f"images, {pool.name} has {images}: at most {images // training} per client"
-        )
-    takes = np.arange(clients)[:, None] < training  # [C, 1]
-    counts = partition.split_evenly(np.array([images]), takes) if each is None else takes * each
-    rng = numpy_stream(seed, "federation/unlabelled")
-    return partition.deal(counts, np.zeros(images, np.int64), rng).shifted(pool.unlabelled.start)
-
-
-def _labels(pool: Pool, part: range) -> Labels:
-    return pool.labels[part.start : part.stop]

@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 
 from calibre.data.pool import Pool
-from calibre.data.sources import left_out, locate, read_found, split
+from calibre.data.sources import left_out, locate, read_found
+from calibre.data.splitting import split
 from calibre.errors import UserError
 from calibre.sections import DataSettings
 

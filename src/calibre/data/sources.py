@@ -10,15 +10,15 @@ from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from calibre.data import cache
 from calibre.data.facts import Facts
-from calibre.data.formats import Labels, Part, Raw, csvtable, folder, npz, parquet
+from calibre.data.formats import Part, Raw, csvtable, folder, npz, parquet
 from calibre.data.formats.images import Survey
 from calibre.data.formats.known import KNOWN, Known
 from calibre.data.intake import Intake, survey_of
 from calibre.data.pool import Pool
+from calibre.data.splitting import owners_of, split
 from calibre.errors import UserError
 from calibre.sections import DataSettings
 from calibre.settings import look_up, nearest
@@ -218,7 +218,7 @@ def _draft(found: Found, settings: DataSettings) -> cache.Draft:
     survey = survey_of(found.name, parts, settings.size)
     intake = Intake(found.name, parts, survey, settings.size, own, raw.notes, raw.left_out)
     ends = list(accumulate(len(part.labels) for part in parts))
-    owners, owner_names = _owners(parts)
+    owners, owner_names = owners_of(parts)
     return cache.Draft(
         name=found.name,
         shape=(ends[-1], *intake.shape),
@@ -239,7 +239,7 @@ def facts(settings: DataSettings, found: Found | None = None) -> Facts:
     found = found or locate(settings)
     raw = found.raw
     parts = [part for part in (raw.train, raw.test, raw.unlabelled) if part is not None]
-    owners, names = _owners([part for part in (raw.train, raw.test) if part is not None])
+    owners, names = owners_of([part for part in (raw.train, raw.test) if part is not None])
     labels = raw.train.labels
     rows = np.zeros_like(labels) if owners is None else owners[: len(labels)]
     room = max(1, len(names)) * len(raw.classes)
@@ -274,46 +274,3 @@ def _check(name: str, part: Part, classes: tuple[str, ...], labelled: bool) -> N
             f"{name} has labels from {labels.min()} to {labels.max()}, but {len(classes)} classes: "
             f"labels must go from 0 to {len(classes) - 1}"
         )
-
-
-def split(name: str, part: Part, settings: DataSettings) -> tuple[Part, Part]:
-    """Split a test part off, each client's and each class's share of it as even as can be."""
-    from calibre.rng import numpy_stream  # imported late: it brings torch
-
-    owners, _ = _owners([part])
-    is_test = sample(part.labels, owners, settings.test_fraction, numpy_stream(0, "test part"))
-    if is_test.all() or not is_test.any():
-        raise UserError(
-            f"{name}: data.test_fraction = {settings.test_fraction} of {len(is_test)} images "
-            "leaves nothing to train or nothing to test on"
-        )
-    return part.pick(np.flatnonzero(~is_test)), part.pick(np.flatnonzero(is_test))
-
-
-def sample(
-    labels: Labels,
-    owners: npt.NDArray[np.int32] | None,
-    fraction: float,
-    rng: np.random.Generator,
-) -> npt.NDArray[np.bool_]:
-    """Which images to set aside: a systematic sample, after sorting by owner, class and chance.
-
-    Every owner, and every class of an owner, is a run of n neighbours in that order, and of any n
-    neighbours the sample takes ``n * fraction`` rounded up or down.
-    """
-    count = len(labels)
-    order = np.lexsort((rng.random(count), labels, np.zeros(count) if owners is None else owners))
-    steps = np.floor(np.arange(count + 1) * fraction + 0.5)
-    taken = np.zeros(count, dtype=np.bool_)
-    taken[order] = np.diff(steps) > 0
-    return taken
-
-
-def _owners(parts: list[Part]) -> tuple[npt.NDArray[np.int32] | None, tuple[str, ...]]:
-    """Owners by number, and their names."""
-    if any(part.owners is None for part in parts):
-        return None, ()
-    owners = [owner for part in parts for owner in part.owners or ()]
-    names = sorted(set(owners))
-    number = {name: i for i, name in enumerate(names)}
-    return np.array([number[owner] for owner in owners], dtype=np.int32), tuple(names)

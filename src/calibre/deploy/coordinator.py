@@ -21,7 +21,8 @@ from calibre.data.sources import load as load_pool
 from calibre.deploy import admission
 from calibre.deploy import roster as rosters
 from calibre.deploy.admission import Admit
-from calibre.deploy.grid import GridCrew, Nodes
+from calibre.deploy.grid import GridCrew
+from calibre.deploy.nodes import Nodes
 from calibre.deploy.roster import Roster
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD

@@ -1,43 +1,34 @@
 """Workers that are nodes of a Flower grid: a job becomes a message, its reply an outcome.
 
-Nodes are known by what they say of themselves, not by Flower's numbers: these may change when a
-node starts anew. Everything that comes back is checked here before anybody uses it.
+Everything that comes back is checked here before anybody uses it.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Message, MessageType, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message, MessageType
 
-from calibre import __version__
-from calibre.deploy.admission import Admit
+from calibre.deploy.nodes import POLL, Nodes
 from calibre.deploy.records import (
     FederationFacts,
-    Hello,
     JobRequest,
-    Share,
-    SiteReport,
+    SiteError,
     block_of,
     envelope,
-    text_of,
+    record_of,
 )
 from calibre.engine.checkpoints import Checkpoints
 from calibre.engine.messages import (
-    LONGEST_TEXT,
     Assessed,
     Failed,
     Job,
     Outcome,
     Personalised,
-    Record,
     Score,
     Updated,
     pack,
-    read,
     restored,
     room_for,
     unpack,
@@ -48,74 +39,7 @@ from calibre.personal.pooling import Curve, Features
 from calibre.run_folder import RunFolder
 from calibre.tensors import Tensors, prefixed
 
-HELLO_SECONDS = 600.0  # for a node to say who it is: a busy one takes minutes to start Python
 GRACE_SECONDS = 5  # that Flower keeps a message longer than we wait: the deadline is ours to tell
-REFUSED_SECONDS = 60.0  # before a node that was refused is asked again
-POLL = (0.02, 0.5)  # seconds between looks for replies: the shortest, and the longest
-Warn = Callable[[str], None]
-
-
-@dataclass
-class Nodes:
-    """Who is there: nodes by what they told."""
-
-    grid: Grid
-    warn: Warn
-    admit: Admit = field(default=lambda node, hello: None)  # who may take part as what
-    told: dict[int, Hello] = field(default_factory=dict)  # node id -> its hello
-    asked: dict[str, tuple[int, float]] = field(default_factory=dict)  # message -> node, when
-    refused: dict[int, float] = field(default_factory=dict)  # node id -> when
-
-    def look(self) -> None:
-        """Forget nodes that have gone, ask new ones who they are, and hear who has answered."""
-        now, present = time.monotonic(), set(self.grid.get_node_ids())
-        self.told = {node: hello for node, hello in self.told.items() if node in present}
-        self.asked = {
-            id_: (node, at)
-            for id_, (node, at) in self.asked.items()
-            if node in present and now - at < HELLO_SECONDS
-        }
-        lately = {node for node, at in self.refused.items() if now - at < REFUSED_SECONDS}
-        new = present - self.told.keys() - lately - {node for node, _ in self.asked.values()}
-        for node in sorted(new):
-            hello = Message(RecordDict(), node, MessageType.QUERY, ttl=HELLO_SECONDS)
-            for id_ in self.grid.push_messages([hello]):
-                self.asked[id_] = node, now
-        while self.asked and (replies := list(self.grid.pull_messages(list(self.asked)))):
-            for reply in replies:
-                node, _ = self.asked.pop(reply.metadata.reply_to_message_id)
-                try:
-                    self._accept(node, record_of(reply, Hello))
-                except ValueError as problem:
-                    self.refused[node] = now
-                    self.warn(f"{_who(node, reply)} was refused: {problem}")
-
-    def hear(self, seconds: float) -> None:
-        """Look until all that are there have said who they are, or for some seconds."""
-        end = time.monotonic() + seconds
-        self.look()
-        while self.asked and time.monotonic() < end:
-            time.sleep(POLL[1])
-            self.look()
-
-    def _accept(self, node: int, hello: Hello) -> None:
-        if hello.version != __version__:
-            raise ValueError(f"it runs calibre {hello.version}, the coordinator {__version__}")
-        if hello.site is None and hello.share is None:
-            raise ValueError("it is neither a site nor a share of the experiment")
-        self.admit(node, hello)
-        for other in self.told.values():
-            if hello.site and other.site and hello.site.name == other.site.name:
-                raise ValueError(f"there is a site called '{hello.site.name}' already")
-            if hello.share and hello.share == other.share:
-                raise ValueError(f"share {hello.share[0]} of {hello.share[1]} is there already")
-        self.told[node] = hello
-
-    def sites(self) -> dict[str, tuple[int, SiteReport]]:
-        return {h.site.name: (node, h.site) for node, h in self.told.items() if h.site}
-
-    def shares(self) -> dict[Share, int]:
-        return {h.share: node for node, h in self.told.items() if h.share}
 
 
 @dataclass(frozen=True)
@@ -255,7 +179,7 @@ class GridCrew:
             assert isinstance(reply, Message)
             tensors = unpack(block_of(reply.content), room_for(expected))
             return Outcome(job, told, restored(tensors, expected))
-        except _SiteError as error:
+        except SiteError as error:
             return Outcome(job, Failed(error=str(error)))
         except ValueError as problem:
             return Outcome(job, Failed(error=f"its reply was refused: {problem}"))
@@ -291,28 +215,3 @@ class GridCrew:
             except ValueError as problem:
                 missing |= dict.fromkeys(part.clients, str(problem))
         return Outcome(job, Personalised(scores=scores, missing=missing))
-
-
-def _who(node: int, reply: Message) -> str:
-    """A refused node, by the name that it gives itself where there is one to read."""
-    text = text_of(reply.content) if reply.has_content() else None
-    said = text[:LONGEST_TEXT] if isinstance(text, str) else ""
-    found = re.search(r'"name": "([^"\\\x00-\x1f\x7f]{1,200})"', said)
-    return f"site '{found[1]}'" if found else f"node {node}"
-
-
-class _SiteError(ValueError):
-    """The site says itself what went wrong."""
-
-
-def record_of(reply: Message | str, kind: type[Record]) -> Record:
-    """What a reply says; ValueError where it says something else, or tells of a failure."""
-    if isinstance(reply, str):
-        raise _SiteError(reply)
-    if reply.has_error():
-        raise _SiteError(f"Flower reports: {reply.error.reason or reply.error.code}"[:2000])
-    told = read(text_of(reply.content), kind, Failed)
-    if isinstance(told, Failed):
-        raise _SiteError(told.error[:2000])
-    assert isinstance(told, kind)
-    return told

@@ -7,12 +7,12 @@ large array several times faster than a hundred small ones.
 
 from typing import Annotated
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from pydantic import Field, model_validator
 
 from calibre.data.augment import Normalization
 from calibre.engine import messages
-from calibre.engine.messages import Job, Name
+from calibre.engine.messages import Failed, Job, Name, Record
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
 
@@ -112,3 +112,20 @@ def block_of(content: RecordDict) -> bytes:
     if array.stype != KIND:
         raise ValueError(f"its tensors are written as '{array.stype[:40]}', not as '{KIND}'")
     return array.data
+
+
+class SiteError(ValueError):
+    """The site says itself what went wrong."""
+
+
+def record_of(reply: Message | str, kind: type[Record]) -> Record:
+    """What a reply says; ValueError where it says something else, or tells of a failure."""
+    if isinstance(reply, str):
+        raise SiteError(reply)
+    if reply.has_error():
+        raise SiteError(f"Flower reports: {reply.error.reason or reply.error.code}"[:2000])
+    told = messages.read(text_of(reply.content), kind, Failed)
+    if isinstance(told, Failed):
+        raise SiteError(told.error[:2000])
+    assert isinstance(told, kind)
+    return told

@@ -5,7 +5,7 @@ from typing import Any
 
 from calibre.finished.collection import Collection
 from calibre.finished.newcomer import personalize_newcomer
-from calibre.personal.bundle import BundleThereError, check_place, older_name
+from calibre.personal.bundle_folder import BundleThereError, check_place, older_name
 from calibre.personal.card_text import accuracy_in_words
 
 

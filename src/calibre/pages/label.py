@@ -26,7 +26,7 @@ from calibre.finished.labelling import ConflictError, Labelling
 from calibre.pages.documents import page
 from calibre.pages.http import Answer, RefusedError, Request
 from calibre.pages.routing import Route
-from calibre.personal.bundle import BundleThereError
+from calibre.personal.bundle_folder import BundleThereError
 
 BODY = 2**13  # bytes
 LARGEST_SIDE = 2048  # pixels of an image that is shown

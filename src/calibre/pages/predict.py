@@ -25,7 +25,8 @@ from calibre.pages.forms import File, files, is_form
 from calibre.pages.http import TEXT, Answer, RefusedError, Request
 from calibre.pages.prometheus import ServiceMetrics
 from calibre.pages.routing import Route
-from calibre.personal.bundle import PICTURES, Bundle, Prediction
+from calibre.personal.bundle import Bundle, Prediction
+from calibre.personal.bundle_folder import PICTURES
 from calibre.personal.card_text import markdown
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")

@@ -1,23 +1,9 @@
-"""A bundle: a client's personal model as a folder that can be taken anywhere.
+"""A bundle: a client's personal model, with all that it needs to answer anywhere."""
 
-    model.safetensors   the tensors of a Predictor: images in, probabilities and distances out
-    card.json           what it is, for programs; with the SHA-256 of everything
-    card.md             the same for people
-    mistakes.png        its surest mistakes on images of the client's own; may be taken away
-
-Nothing is unpickled, and the network is rebuilt from its settings. Loading checks every hash.
-"""
-
-import hashlib
-import itertools
-import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,32 +14,19 @@ import torch
 from calibre.data.formats import Pixels
 from calibre.data.formats.decoders import decode
 from calibre.errors import UserError
-from calibre.files import sync_folder, write_atomic
 from calibre.models.network import Problem, is_own_code, to_fast_layout
+from calibre.personal.bundle_folder import Existing, damaged, read_folder, write_folder
 from calibre.personal.card import Card
-from calibre.personal.card_text import markdown
 from calibre.personal.feature_parts import build_part
 from calibre.personal.judge import Problems, as_trained, problems
 from calibre.personal.pictures import Picture, as_encoded, is_one
 from calibre.personal.predictor import Predictor
 from calibre.run_files import MODEL
-from calibre.settings import validate
 from calibre.tensors import Tensors, check_like, take
 
-LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
-LARGEST_MODEL = 2**33
-LARGEST_PICTURES = 2**23
-VERSION = 3
-FILES = (MODEL, "card.md")
-PICTURES = "mistakes.png"
 NONE = "none of your classes"
 
 Floats = npt.NDArray[np.float32]
-Existing = Literal["replace", "keep", "refuse"]
-
-
-class BundleThereError(UserError):
-    """There is a bundle already where one is to be written."""
 
 
 @dataclass(frozen=True)
@@ -173,54 +146,9 @@ class Bundle:
         ``existing`` says what becomes of an older bundle in its place: it is replaced, or kept
         under another name (:func:`older_name`), or the new one is refused.
         """
-        folder = Path(folder)
-        check_place(folder, existing)
         model = st.save(take(self.predictor))
-        text = markdown(self.card)
-        hashes = {MODEL: _sha(model), "card.md": _sha(text.encode())}
-        if self.pictures is not None:
-            hashes[PICTURES] = _sha(self.pictures)
-        card = self.card.model_copy(update={"files": hashes})
-        card = card.model_copy(update={"hash": card.digest()})
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as aside:
-                made = Path(aside, "new")
-                made.mkdir()
-                write_atomic(made / MODEL, model)
-                write_atomic(made / "card.md", text)
-                if self.pictures is not None:
-                    write_atomic(made / PICTURES, self.pictures)
-                write_atomic(made / "card.json", _json(card))
-                with suppress(FileNotFoundError):
-                    kept = existing == "keep" and _is_bundle(folder)
-                    os.rename(folder, older_name(folder) if kept else Path(aside, "old"))
-                os.rename(made, folder)
-            sync_folder(folder.parent)
-        except OSError as error:
-            raise UserError(f"cannot write the bundle {folder}: {error.strerror}") from None
+        card = write_folder(Path(folder), self.card, model, self.pictures, existing)
         return Bundle(card, self.predictor, pictures=self.pictures)
-
-
-def check_place(folder: Path, existing: Existing = "replace") -> None:
-    """Whether a bundle may be written there: ask before the work, not after it."""
-    if not folder.exists() or _is_empty(folder):
-        return
-    if not _is_bundle(folder):
-        raise UserError(f"{folder} is there and is no bundle: choose another place with --out")
-    if existing == "refuse":
-        raise BundleThereError(
-            f"there is a bundle in {folder} already: choose another place with --out, or say "
-            "--replace, and the older one is kept beside it"
-        )
-
-
-def older_name(folder: Path) -> Path:
-    """Where the bundle of a folder is kept when a newer one takes its place."""
-    numbers = itertools.count(1)
-    return next(
-        place for n in numbers if not (place := folder.with_name(f"{folder.name}-old-{n}")).exists()
-    )
 
 
 def load(folder: Path | str, own_code: bool = False) -> Bundle:
@@ -229,44 +157,12 @@ def load(folder: Path | str, own_code: bool = False) -> Bundle:
     A bundle whose encoder is a function of somebody's own module is loaded only with ``own_code``:
     it imports that module, which is to run it.
     """
-    folder = Path(folder)
-    card = read_card(folder)
-    model = _checked(folder, MODEL, card, LARGEST_MODEL)
-    _checked(folder, "card.md", card, LARGEST_CARD)
+    card, model, pictures = read_folder(folder := Path(folder))
     try:
         tensors = st.load(model)
     except safetensors.SafetensorError as error:
-        raise _damaged(folder / MODEL, error) from None
-    there = PICTURES in card.files and (folder / PICTURES).exists()
-    pictures = _checked(folder, PICTURES, card, LARGEST_PICTURES) if there else None
+        raise damaged(folder / MODEL, error) from None
     return Bundle(card, _rebuilt(folder, card, tensors, own_code), pictures=pictures)
-
-
-def read_card(folder: Path) -> Card:
-    """The card alone, checked against its own hash."""
-    path = folder / "card.json"
-    if not path.is_file():
-        inside = next(iter(sorted(folder.glob("*/card.json"))), None)
-        hint = f"; there are bundles inside it, such as {inside.parent}" if inside else ""
-        raise UserError(f"{folder} is not a bundle: it has no card.json{hint}")
-    try:
-        values = json.loads(_read(path, LARGEST_CARD))
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, error) from None
-    if not isinstance(values, dict) or values.get("format") != "calibre-bundle":
-        raise UserError(f"{path} is not the card of a bundle")
-    if values.get("version") != VERSION:
-        raise UserError(
-            f"{path} has version {values.get('version')}, this Calibre reads {VERSION}: "
-            "make the bundle again, or use the Calibre that made it"
-        )
-    try:
-        card: Card = validate(Card, values)
-    except UserError as error:
-        raise _damaged(path, error) from None
-    if card.digest() != card.hash:
-        raise _damaged(path, "its content does not match its hash")
-    return card
 
 
 def _rebuilt(folder: Path, card: Card, tensors: Tensors, own_code: bool) -> Predictor:
@@ -289,45 +185,7 @@ def _rebuilt(folder: Path, card: Card, tensors: Tensors, own_code: bool) -> Pred
     try:
         check_like(tensors, predictor.state_dict())
     except ValueError as error:
-        raise _damaged(folder / MODEL, error) from None
+        raise damaged(folder / MODEL, error) from None
     predictor.load_state_dict(tensors, assign=True)
     to_fast_layout(predictor, torch.device("cpu"))
     return predictor
-
-
-def _checked(folder: Path, name: str, card: Card, most: int) -> bytes:
-    """A file's content, once its hash is seen to be the card's."""
-    content = _read(folder / name, most)
-    if _sha(content) != card.files.get(name):
-        raise _damaged(folder / name, "its content does not match the card's hash")
-    return content
-
-
-def _read(path: Path, most: int) -> bytes:
-    try:
-        if path.stat().st_size > most:
-            raise UserError(f"{path} has more than {most:,} bytes: no bundle has such a file")
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _json(card: Card) -> str:
-    return json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
-
-
-def _sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _is_bundle(folder: Path) -> bool:
-    there = {path.name for path in folder.glob("*")}
-    return there - {PICTURES} == {*FILES, "card.json"}
-
-
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
-
-
-def _damaged(path: Path, cause: object) -> UserError:
-    return UserError(f"{path} is damaged or was changed ({cause}); make or fetch the bundle again")

@@ -18,7 +18,7 @@ def wrong_answers(run: Run) -> list[dict[str, Any]]:
     cards = sorted(RunFiles(run.folder).bundles.glob("*/card.json"))
     if not cards:
         return []
-    from calibre.personal.bundle import read_card  # torch, which nothing else here needs
+    from calibre.personal.bundle_folder import read_card  # torch, which nothing else here needs
 
     ids = {client.name: client.id for client in run.clients}
     found: dict[int, dict[str, Any]] = {}

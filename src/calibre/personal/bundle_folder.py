@@ -1,0 +1,171 @@
+"""The folder of a bundle: a personal model's files, which can be taken anywhere.
+
+    model.safetensors   the tensors of a Predictor: images in, probabilities and distances out
+    card.json           what it is, for programs; with the SHA-256 of everything
+    card.md             the same for people
+    mistakes.png        its surest mistakes on images of the client's own; may be taken away
+
+Nothing is unpickled, and the network is rebuilt from its settings. Reading checks every hash.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from calibre.errors import UserError
+from calibre.files import sync_folder, write_atomic
+from calibre.personal.card import Card
+from calibre.personal.card_text import markdown
+from calibre.run_files import MODEL
+from calibre.settings import validate
+
+LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
+LARGEST_MODEL = 2**33
+LARGEST_PICTURES = 2**23
+VERSION = 3
+CARD = "card.json"
+TEXT = "card.md"
+PICTURES = "mistakes.png"
+
+Existing = Literal["replace", "keep", "refuse"]
+
+
+class BundleThereError(UserError):
+    """There is a bundle already where one is to be written."""
+
+
+class BundleContent(NamedTuple):
+    card: Card
+    model: bytes
+    pictures: bytes | None
+
+
+def write_folder(
+    folder: Path, card: Card, model: bytes, pictures: bytes | None, existing: Existing
+) -> Card:
+    """Write a bundle whole or not at all; its card, with the hashes of the files."""
+    check_place(folder, existing)
+    text = markdown(card)
+    contents: dict[str, bytes] = {MODEL: model, TEXT: text.encode()}
+    if pictures is not None:
+        contents[PICTURES] = pictures
+    hashes = {name: _sha(content) for name, content in contents.items()}
+    card = card.model_copy(update={"files": hashes})
+    card = card.model_copy(update={"hash": card.digest()})
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as aside:
+            made = Path(aside, "new")
+            made.mkdir()
+            for name, content in contents.items():
+                write_atomic(made / name, content)
+            write_atomic(made / CARD, _json(card))
+            with suppress(FileNotFoundError):
+                kept = existing == "keep" and _is_bundle(folder)
+                os.rename(folder, older_name(folder) if kept else Path(aside, "old"))
+            os.rename(made, folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise UserError(f"cannot write the bundle {folder}: {error.strerror}") from None
+    return card
+
+
+def check_place(folder: Path, existing: Existing = "replace") -> None:
+    """Whether a bundle may be written there: ask before the work, not after it."""
+    if not folder.exists() or _is_empty(folder):
+        return
+    if not _is_bundle(folder):
+        raise UserError(f"{folder} is there and is no bundle: choose another place with --out")
+    if existing == "refuse":
+        raise BundleThereError(
+            f"there is a bundle in {folder} already: choose another place with --out, or say "
+            "--replace, and the older one is kept beside it"
+        )
+
+
+def older_name(folder: Path) -> Path:
+    """Where the bundle of a folder is kept when a newer one takes its place."""
+    numbers = itertools.count(1)
+    return next(
+        place for n in numbers if not (place := folder.with_name(f"{folder.name}-old-{n}")).exists()
+    )
+
+
+def read_folder(folder: Path) -> BundleContent:
+    """What a bundle's folder holds, whole and unchanged since it was made."""
+    card = read_card(folder)
+    model = _checked(folder, MODEL, card, LARGEST_MODEL)
+    _checked(folder, TEXT, card, LARGEST_CARD)
+    there = PICTURES in card.files and (folder / PICTURES).exists()
+    pictures = _checked(folder, PICTURES, card, LARGEST_PICTURES) if there else None
+    return BundleContent(card, model, pictures)
+
+
+def read_card(folder: Path) -> Card:
+    """The card alone, checked against its own hash."""
+    path = folder / CARD
+    if not path.is_file():
+        inside = next(iter(sorted(folder.glob(f"*/{CARD}"))), None)
+        hint = f"; there are bundles inside it, such as {inside.parent}" if inside else ""
+        raise UserError(f"{folder} is not a bundle: it has no {CARD}{hint}")
+    try:
+        values = json.loads(_read(path, LARGEST_CARD))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from None
+    if not isinstance(values, dict) or values.get("format") != "calibre-bundle":
+        raise UserError(f"{path} is not the card of a bundle")
+    if values.get("version") != VERSION:
+        raise UserError(
+            f"{path} has version {values.get('version')}, this Calibre reads {VERSION}: "
+            "make the bundle again, or use the Calibre that made it"
+        )
+    try:
+        card: Card = validate(Card, values)
+    except UserError as error:
+        raise damaged(path, error) from None
+    if card.digest() != card.hash:
+        raise damaged(path, "its content does not match its hash")
+    return card
+
+
+def _checked(folder: Path, name: str, card: Card, most: int) -> bytes:
+    """A file's content, once its hash is seen to be the card's."""
+    content = _read(folder / name, most)
+    if _sha(content) != card.files.get(name):
+        raise damaged(folder / name, "its content does not match the card's hash")
+    return content
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            raise UserError(f"{path} has more than {most:,} bytes: no bundle has such a file")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _json(card: Card) -> str:
+    return json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _is_bundle(folder: Path) -> bool:
+    there = {path.name for path in folder.glob("*")}
+    return there - {PICTURES} == {MODEL, TEXT, CARD}
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def damaged(path: Path, cause: object) -> UserError:
+    return UserError(f"{path} is damaged or was changed ({cause}); make or fetch the bundle again")
