@@ -26,7 +26,8 @@ from calibre.deploy.nodes import Nodes
 from calibre.deploy.roster import Roster
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
-from calibre.engine.rounds import OngoingRun, keep, opened
+from calibre.engine.opening import keep, opened
+from calibre.engine.rounds import OngoingRun
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import write_atomic

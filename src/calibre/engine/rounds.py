@@ -4,35 +4,32 @@ import dataclasses
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 
 from calibre import __version__
-from calibre.data import federation as federations
 from calibre.data.datasheet import dealt_anew
 from calibre.data.federation import Federation, SharedImages
 from calibre.data.sources import load
-from calibre.engine import privacy, robust
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.child import Worker
 from calibre.engine.client_store import ClientStore
-from calibre.engine.crew import Crew, InProcess, Processes, one_thread
+from calibre.engine.crew import Crew, InProcess, Processes
 from calibre.engine.devices import Machine, main_device, plan
+from calibre.engine.gathering import Gathering
 from calibre.engine.host import Host
 from calibre.engine.ledger import Ledger
-from calibre.engine.messages import METHOD, Failed, Outcome, Updated
+from calibre.engine.messages import METHOD
+from calibre.engine.opening import check, keep, opened
 from calibre.engine.personal_stage import PersonalStage, job
-from calibre.engine.plausible import check_state, check_update
-from calibre.engine.privacy import Mechanism, spent
-from calibre.engine.robust import Robust
+from calibre.engine.plausible import check_state
+from calibre.engine.privacy import spent
 from calibre.engine.selection import select
 from calibre.errors import UserError
 from calibre.experiment import RESULTS, Experiment
-from calibre.files import in_words, write_atomic
-from calibre.methods.method import Update
+from calibre.files import write_atomic
 from calibre.personal.card import Preprocessing
 from calibre.report import collapse, events
 from calibre.report.events import (
@@ -87,21 +84,6 @@ def run(
             return OngoingRun(experiment, store, federation, host, crew, emit, started).finish()
         finally:
             crew.close()
-
-
-@contextmanager
-def opened(experiment: Experiment, folder: Path) -> Iterator[RunFolder]:
-    """A run folder, claimed; what the machine lacks meanwhile is told in words."""
-    store = RunFolder(folder)
-    with in_words(
-        "nothing is lost but the time since the last checkpoint: put it right, then continue with  "
-        f"calibre-fl resume {folder}"
-    ):
-        store.open(experiment)
-        try:
-            yield store
-        finally:
-            store.close()
 
 
 class OngoingRun:
@@ -168,6 +150,13 @@ class OngoingRun:
         rounds = self.experiment.training.rounds if self.method.federated else 0
         check(self.experiment)
         clients = len(self.federation.train_ids)
+        self._begin(rounds, clients)
+        while self.state.round < rounds:
+            self.round()
+        return self._personalise(clients)
+
+    def _begin(self, rounds: int, clients: int) -> None:
+        """Note what prepares an image, and tell what is about to be run."""
         preprocessing = Preprocessing.of(self.host.pool.shape, self.host.normalization)
         write_atomic(self.store.preprocessing, preprocessing.model_dump_json(indent=2) + "\n")
         self.emit(
@@ -190,8 +179,49 @@ class OngoingRun:
                 seconds_to_start=time.monotonic() - self.started,
             )
         )
-        while self.state.round < rounds:
-            self.round()
+
+    def round(self) -> None:
+        began = time.monotonic()
+        rounds = self.experiment.training.rounds
+        per_round = self.experiment.training.clients_per_round
+        count = min(per_round, len(self.federation.train_ids))
+        chosen = select(
+            self.experiment.seed, self.state.round, len(self.federation.train_ids), count
+        )
+        self._leaves()
+        jobs = [job("update", [client], self.kept) for client in chosen]
+        gathering = Gathering(self.experiment, self.federation, self.state, self._failed, self.emit)
+        needed = max(1, math.ceil(self.experiment.engine.quorum * count))
+        try:
+            state = gathering.aggregate(self.crew.run(self.state, jobs))
+        except EmptyMeanError:
+            raise self._below_quorum(0, needed) from None
+        reports = gathering.reports
+        if len(reports) < needed:
+            raise self._below_quorum(len(reports), needed)
+        try:
+            check_state(state, self.state)
+        except ValueError as problem:
+            raise self._implausible(problem, sorted(reports)) from None
+        self.state = state
+        self.kept.update(dict.fromkeys(gathering.keepers, state.round))
+        # the event first: a kill in between repeats the round and drops what was written of it
+        self.emit(
+            RoundDone(
+                round=state.round,
+                clients=reports,
+                privacy=gathering.private.report() if gathering.private else None,
+                robust=gathering.defence.report() if gathering.defence else None,
+                seconds=time.monotonic() - began,
+            )
+        )
+        if state.round % self.experiment.engine.checkpoint_every == 0 or state.round == rounds:
+            self.checkpoints.save(
+                Checkpoint(state, self.failures, self.kept), self.experiment.engine.keep
+            )
+
+    def _personalise(self, clients: int) -> Metrics:
+        """A personal model for every client, and the results of all that was done."""
         began = time.monotonic()
         self._leaves()
         self.federation = self.latest(self.federation)
@@ -220,54 +250,6 @@ class OngoingRun:
         self.emit(Ended(metrics=metrics))
         return metrics
 
-    def round(self) -> None:
-        began = time.monotonic()
-        rounds = self.experiment.training.rounds
-        per_round = self.experiment.training.clients_per_round
-        count = min(per_round, len(self.federation.train_ids))
-        chosen = select(
-            self.experiment.seed, self.state.round, len(self.federation.train_ids), count
-        )
-        self._leaves()
-        reports: dict[int, dict[str, float]] = {}
-        jobs = [job("update", [client], self.kept) for client in chosen]
-        keepers: list[int] = []
-        updates = self._checked(self.crew.run(self.state, jobs), reports, keepers)
-        private = Mechanism(self.experiment.privacy) if self.experiment.privacy.clip else None
-        defence = Robust(self.experiment.robust) if self.experiment.robust.on else None
-        needed = math.ceil(self.experiment.engine.quorum * count)
-        try:
-            with one_thread():  # the thread count decides how sums are rounded
-                if private is not None:
-                    updates = iter([private.mean(self.state, updates)])
-                if defence is not None:
-                    updates = defence.defend(self.state, updates)
-                state = self.method.aggregate(self.state, updates)
-        except EmptyMeanError:
-            raise self._below_quorum(0, needed) from None
-        if len(reports) < max(needed, 1):
-            raise self._below_quorum(len(reports), needed)
-        try:
-            check_state(state, self.state)
-        except ValueError as problem:
-            raise self._implausible(problem, sorted(reports)) from None
-        self.state = state
-        self.kept.update(dict.fromkeys(keepers, state.round))
-        # the event first: a kill in between repeats the round and drops what was written of it
-        self.emit(
-            RoundDone(
-                round=state.round,
-                clients=reports,
-                privacy=private.report() if private else None,
-                robust=defence.report() if defence else None,
-                seconds=time.monotonic() - began,
-            )
-        )
-        if state.round % self.experiment.engine.checkpoint_every == 0 or state.round == rounds:
-            self.checkpoints.save(
-                Checkpoint(state, self.failures, self.kept), self.experiment.engine.keep
-            )
-
     def _leaves(self) -> None:
         """Enter a noised state before it is sent to anybody, or published."""
         if self.ledger is not None:
@@ -278,35 +260,6 @@ class OngoingRun:
         if self.ledger is None:
             return None
         return spent(self.experiment, clients, self.ledger.times(), done=self.state.round)
-
-    def _checked(
-        self,
-        outcomes: Iterator[Outcome],
-        reports: dict[int, dict[str, float]],
-        keepers: list[int],
-    ) -> Iterator[Update]:
-        """The good updates of a round, one at a time; the others are named and left out."""
-        expected = self.method.expected_update(self.state)
-        for outcome in outcomes:
-            client = outcome.job.clients[0]
-            reply = outcome.reply
-            if isinstance(reply, Failed):
-                self._failed(client, reply.error, reply.detail)
-                continue
-            try:
-                if not isinstance(reply, Updated):
-                    raise ValueError("it answers another question")
-                update = reply.update(client, outcome.tensors)
-                held = self.federation.client(client)
-                check_update(update, self.method, held, expected)
-            except ValueError as problem:
-                self._failed(client, f"its update was refused: {problem}", "")
-                continue
-            reports[client] = {**reply.report, "began": reply.began, "seconds": reply.seconds}
-            if reply.keeps:
-                keepers.append(client)
-            self.emit(Progressed(stage="train"))
-            yield update
 
     def _failed(self, client: int, cause: str, detail: str) -> None:
         self.failures += 1
@@ -323,7 +276,7 @@ class OngoingRun:
     def _below_quorum(self, survivors: int, needed: int) -> UserError:
         return UserError(
             f"round {self.state.round + 1} stopped: {survivors} clients succeeded, engine.quorum "
-            f"asks for {max(needed, 1)}; the last to fail was {self.last_failure} (all of them: "
+            f"asks for {needed}; the last to fail was {self.last_failure} (all of them: "
             f"'failure' in {self.store.events}); put right what failed, then continue with  "
             f"calibre-fl resume {self.store.path}"
         )
@@ -335,23 +288,6 @@ class OngoingRun:
             "hurt, take the run back with  "
             f"calibre-fl rewind {self.store.path} --round N; if training itself does this, "
             "lower its learning rate; [robust] bounds what one client can do"
-        )
-
-
-def check(experiment: Experiment) -> None:
-    """Refuse settings that do not go together with the method, before anything is run."""
-    privacy.check(experiment)
-    robust.check(experiment)
-
-
-def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> None:
-    """Save the federation with the run; a folder that holds another one is refused."""
-    if not store.federation.exists():
-        federation.save(store.path)
-    elif federations.load(store.path).hash != federation.hash:
-        raise UserError(
-            f"{store.path} holds a run on other data: the images of '{experiment.data.source}' "
-            "have changed since; give this run a folder of its own with --out"
         )
 
 
