@@ -21,12 +21,6 @@ def datasheet(
     left_out: Mapping[str, str],
 ) -> dict[str, Any]:
     """``left_out`` says of owners why they are no clients."""
-    made = {
-        "iid": "Every client's images are taken at random (iid)",
-        "quantity": f"Every client holds {settings.classes} classes (Q-non-iid)",
-        "dirichlet": f"Every client's class mix is drawn from Dir({settings.alpha:g}) (D-non-iid)",
-        "natural": "Every client holds the images of one owner",
-    }[settings.scheme]
     per_client = {
         "labelled": federation.labelled.sizes,
         "unlabelled": federation.unlabelled.sizes,
@@ -34,23 +28,14 @@ def datasheet(
         "classes": np.count_nonzero(federation.train_table, axis=1),
     }
     spread = {name: _spread(values) for name, values in per_client.items()}
-    used = np.zeros(len(pool.labels), np.int64)
-    for parts in (federation.labelled, federation.unlabelled, federation.test):
-        np.add.at(used, parts.indices, 1)
+    used = _uses(federation, pool)
     unused = {
         part: int((used[getattr(pool, part)] == 0).sum())
         for part in ("train", "test", "unlabelled")
     }
     shared = int((used[pool.train] > 1).sum())
     return {
-        "description": (
-            f"{len(federation)} clients of {pool.name}: {federation.training} train, "
-            f"{len(federation.novel_ids)} are novel and only personalise. {made}. A client has "
-            f"{_words(spread['labelled'])} labelled and {_words(spread['unlabelled'])} unlabelled "
-            f"images to train on, of {_words(spread['classes'])} of {len(pool.classes)} classes, "
-            f"and {_words(spread['test'])} test images. {shared or 'No'} training images are held "
-            f"by more than one client; {unused['train']} of {len(pool.train)} are not used."
-        ),
+        "description": _description(federation, pool, settings, spread, shared, unused),
         "pool": {
             "name": pool.name,
             "fingerprint": pool.fingerprint,
@@ -71,6 +56,38 @@ def datasheet(
             *_notes(federation, left_out),
         ],
     }
+
+
+def _uses(federation: "Federation", pool: Pool) -> Ints:
+    """How often clients hold each image of the pool, [N]."""
+    used = np.zeros(len(pool.labels), np.int64)
+    for parts in (federation.labelled, federation.unlabelled, federation.test):
+        np.add.at(used, parts.indices, 1)
+    return used
+
+
+def _description(
+    federation: "Federation",
+    pool: Pool,
+    settings: FederationSettings,
+    spread: Mapping[str, dict[str, float]],
+    shared: int,
+    unused: Mapping[str, int],
+) -> str:
+    made = {
+        "iid": "Every client's images are taken at random (iid)",
+        "quantity": f"Every client holds {settings.classes} classes (Q-non-iid)",
+        "dirichlet": f"Every client's class mix is drawn from Dir({settings.alpha:g}) (D-non-iid)",
+        "natural": "Every client holds the images of one owner",
+    }[settings.scheme]
+    return (
+        f"{len(federation)} clients of {pool.name}: {federation.training} train, "
+        f"{len(federation.novel_ids)} are novel and only personalise. {made}. A client has "
+        f"{_words(spread['labelled'])} labelled and {_words(spread['unlabelled'])} unlabelled "
+        f"images to train on, of {_words(spread['classes'])} of {len(pool.classes)} classes, "
+        f"and {_words(spread['test'])} test images. {shared or 'No'} training images are held "
+        f"by more than one client; {unused['train']} of {len(pool.train)} are not used."
+    )
 
 
 def dealt_anew(pool: Pool, settings: FederationSettings) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Clients that are made up: a pool's images shared out among them, by a scheme."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -64,17 +64,7 @@ def _shared_out(
         for purpose in ("mix", "train", "test")
     )
 
-    counts: Ints  # [C, K]
-    if settings.scheme == "iid":
-        counts = partition.iid(sizes, clients, settings.samples, disjoint, mix)
-    elif settings.scheme == "quantity":
-        counts = partition.quantity(
-            sizes, clients, settings.samples, disjoint, mix(), settings.classes, names
-        )
-    else:
-        counts = partition.dirichlet(
-            sizes, clients, settings.samples, disjoint, mix, mix(), settings.alpha
-        )
+    counts = _counts(settings, sizes, clients, names, mix)
     dealt = disjoint and settings.scheme == "quantity"  # test sets may overlap otherwise
     test_counts = partition.follow(
         counts,
@@ -96,6 +86,26 @@ def _shared_out(
     )
     return train.among(rows).shifted(pool.train.start), test.among(test_rows).shifted(
         pool.test.start
+    )
+
+
+def _counts(
+    settings: FederationSettings,
+    sizes: Ints,
+    clients: int,
+    names: Sequence[str],
+    mix: Callable[..., np.random.Generator],
+) -> Ints:
+    """How many training images of each class a client gets, [C, K], by the scheme."""
+    disjoint = settings.overlap == "disjoint"
+    if settings.scheme == "iid":
+        return partition.iid(sizes, clients, settings.samples, disjoint, mix)
+    if settings.scheme == "quantity":
+        return partition.quantity(
+            sizes, clients, settings.samples, disjoint, mix(), settings.classes, names
+        )
+    return partition.dirichlet(
+        sizes, clients, settings.samples, disjoint, mix, mix(), settings.alpha
     )
 
 

@@ -24,9 +24,9 @@ from calibre.deploy.admission import Admit
 from calibre.deploy.grid import GridCrew
 from calibre.deploy.nodes import Nodes
 from calibre.deploy.roster import Roster
+from calibre.engine.beginning import keep, opened
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
-from calibre.engine.opening import keep, opened
 from calibre.engine.rounds import OngoingRun
 from calibre.errors import UserError
 from calibre.experiment import Experiment

@@ -13,6 +13,7 @@ from calibre import __version__
 from calibre.data.datasheet import dealt_anew
 from calibre.data.federation import Federation, SharedImages
 from calibre.data.sources import load
+from calibre.engine.beginning import check, keep, opened
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.child import Worker
 from calibre.engine.client_store import ClientStore
@@ -22,7 +23,6 @@ from calibre.engine.gathering import Gathering
 from calibre.engine.host import Host
 from calibre.engine.ledger import Ledger
 from calibre.engine.messages import METHOD
-from calibre.engine.opening import check, keep, opened
 from calibre.engine.personal_stage import PersonalStage, job
 from calibre.engine.plausible import check_state
 from calibre.engine.privacy import spent

@@ -69,20 +69,7 @@ def update(
     if now.data != experiment.data:
         pool = load(now.data)
         federation = federations.build(pool, now.federation, now.seed)
-    rounds = before.run.metrics.rounds
-    parent = ParentSettings(
-        experiment=experiment.hash(),
-        federation=before.federation.hash,
-        round=rounds,
-        folder=source.resolve().name,
-    )
-    training = now.training
-    if training.clients_per_round == before.federation.training:  # all of them, as before
-        training = training.model_copy(update={"clients_per_round": federation.training})
-    now = now.model_copy(update={"training": training, "parent": parent})
-    if more:
-        now = now.extended(rounds + more)
-    now = validate(Experiment, now.model_dump())
+    now = _child(now, before, source, federation.training, more)
     place = out or _free_place(source)
     folder = RunFolder(place)
     if folder.begun:
@@ -91,6 +78,27 @@ def update(
         return GoingOn(now, place)  # going on with it
     notes = _begin(folder, before, now, pool, federation)
     return GoingOn(now, place, notes)
+
+
+def _child(
+    now: Experiment, before: FinishedRun, source: Path, clients: int, more: int
+) -> Experiment:
+    """The experiment that goes on where a run of other data ended; ``clients`` train now."""
+    rounds = before.run.metrics.rounds
+    parent = ParentSettings(
+        experiment=before.experiment.hash(),
+        federation=before.federation.hash,
+        round=rounds,
+        folder=source.resolve().name,
+    )
+    training = now.training
+    if training.clients_per_round == before.federation.training:  # all of them, as before
+        training = training.model_copy(update={"clients_per_round": clients})
+    now = now.model_copy(update={"training": training, "parent": parent})
+    if more:
+        now = now.extended(rounds + more)
+    whole: Experiment = validate(Experiment, now.model_dump())
+    return whole
 
 
 def pointed_to(experiment: Experiment, place: str) -> Experiment:

@@ -144,36 +144,7 @@ def _limits(found: Outside) -> str:
 def _mistakes(found: Mistakes, pictured: bool) -> str:
     """Recall by class, who is taken for whom, and what the pictures show."""
     how = found.how if found.how == "test images" else "images, by cross-validation"
-    names = [each.name for each in found.classes]
-    refusing = any(each.refused is not None for each in found.classes)
-    recalls = [
-        [
-            _plain(each.name),
-            each.images,
-            percent(each.correct / each.images),
-            span(each.low, each.high, 0),
-            *([each.refused] if refusing else []),
-        ]
-        for each in found.classes
-    ]
-    head = [
-        "class",
-        "images",
-        "right",
-        "95 % interval",
-        *(["refused"] if refusing else []),
-    ]
-    parts = [f"On {found.images} {how}:", _table(head, recalls)]
-    if not found.confused:
-        parts.append("No image was taken for one of another class.")
-    elif len({*names, *(pair.answer for pair in found.confused)}) <= MATRIX:
-        parts += ["Rows are what an image is, columns what it is taken for:", _matrix(found)]
-    else:
-        pairs = [
-            [_plain(pair.truth), _plain(pair.answer), pair.images]
-            for pair in found.confused[:PAIRS]
-        ]
-        parts += ["Most often mixed up:", _table(["is", "taken for", "images"], pairs)]
+    parts = [f"On {found.images} {how}:", _recalls(found), *_mixed_up(found)]
     if found.pictured and pictured:
         rows = [
             [
@@ -192,6 +163,40 @@ def _mistakes(found: Mistakes, pictured: bool) -> str:
             _table(["", "mistake", "is", "taken for", "sure"], rows),
         ]
     return "\n\n".join(parts)
+
+
+def _recalls(found: Mistakes) -> str:
+    refusing = any(each.refused is not None for each in found.classes)
+    recalls = [
+        [
+            _plain(each.name),
+            each.images,
+            percent(each.correct / each.images),
+            span(each.low, each.high, 0),
+            *([each.refused] if refusing else []),
+        ]
+        for each in found.classes
+    ]
+    head = [
+        "class",
+        "images",
+        "right",
+        "95 % interval",
+        *(["refused"] if refusing else []),
+    ]
+    return _table(head, recalls)
+
+
+def _mixed_up(found: Mistakes) -> list[str]:
+    if not found.confused:
+        return ["No image was taken for one of another class."]
+    names = {each.name for each in found.classes} | {pair.answer for pair in found.confused}
+    if len(names) <= MATRIX:
+        return ["Rows are what an image is, columns what it is taken for:", _matrix(found)]
+    pairs = [
+        [_plain(pair.truth), _plain(pair.answer), pair.images] for pair in found.confused[:PAIRS]
+    ]
+    return ["Most often mixed up:", _table(["is", "taken for", "images"], pairs)]
 
 
 def _matrix(found: Mistakes) -> str:

@@ -19,7 +19,7 @@ from calibre.ssl.objective import (
     Width,
     projector,
 )
-from calibre.ssl.small_views import pass_small, with_small
+from calibre.ssl.small_views import pass_small, with_small_of_both
 
 
 class SimSiam(ObjectiveSettings):
@@ -58,9 +58,7 @@ class SimSiamObjective(Objective):
         loss = (distance(p_a, t_b) + distance(p_b, t_a)) / 2
         if (h_s := self.project_small(step)) is not None:
             p_s = pass_small(self.predictor, h_s)
-            n = len(p_s) // len(t_a)
-            of_small = (distance(p_s, t_a.repeat(n, 1)) + distance(p_s, t_b.repeat(n, 1))) / 2
-            loss = with_small(loss, of_small, n)
+            loss = with_small_of_both(loss, p_s, t_a, t_b, distance)
         return Pair(loss, z_a, z_b, h_a, h_b, p_a=p_a, p_b=p_b)
 
 

@@ -9,14 +9,26 @@ No small view is a target, and none is in the sums, queues, codes or groups that
 with. Calibre's terms see a and b only.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+Distance = Callable[[Tensor, Tensor], Tensor]  # of rows from their targets, on average
 
 
 def with_small(loss: Tensor, of_small: Tensor, n: int) -> Tensor:
     """l_s, from its mean over the two views and its mean over n small views and their targets."""
     return (loss + n * of_small) / (1 + n)
+
+
+def with_small_of_both(
+    loss: Tensor, small: Tensor, t_a: Tensor, t_b: Tensor, distance: Distance
+) -> Tensor:
+    """l_s, where rows of ``small`` [n N, D] have the targets of both views, [N, D] each."""
+    n = len(small) // len(t_a)
+    of_small = (distance(small, t_a.repeat(n, 1)) + distance(small, t_b.repeat(n, 1))) / 2
+    return with_small(loss, of_small, n)
 
 
 def pass_small(network: nn.Module, x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from calibre.ssl.objective import (
     Width,
     projector,
 )
-from calibre.ssl.small_views import with_small
+from calibre.ssl.small_views import with_small_of_both
 
 Count = Annotated[int, Field(ge=0)]
 PAPER_FEATURES = 512  # of ResNet-18; below, batches are small too and many prototypes make noise
@@ -88,11 +88,7 @@ class SwAVObjective(Objective):
             loss = (cross_entropy(s_a / tau, q_b) + cross_entropy(s_b / tau, q_a)) / 2
             if h_s is not None:
                 s_s = self.prototypes(normalize(h_s.float(), dim=1)) / tau
-                n = len(s_s) // len(q_a)
-                of_small = (
-                    cross_entropy(s_s, q_a.repeat(n, 1)) + cross_entropy(s_s, q_b.repeat(n, 1))
-                ) / 2
-                loss = with_small(loss, of_small, n)
+                loss = with_small_of_both(loss, s_s, q_a, q_b, cross_entropy)
         newest = torch.stack([h_a, h_b], dim=1).detach()  # [N, 2, D]
         self.past = torch.cat([newest, self.past])[: self.settings.queue]
         return Pair(loss, z_a, z_b, h_a, h_b)

@@ -104,22 +104,7 @@ def read(place: Path, listing: Listing) -> Raw:
         )
     in_parts = _in_parts(images)
     depth = _depth(place, images, in_parts)
-    rows: dict[str, list[tuple[str, str, str]]] = {"train": [], "test": [], "unlabelled": []}
-    for folders, path in images:
-        part = folders[0] if in_parts else "train"
-        label = folders[-1]
-        if label in NOBODY_KNOWS:
-            label = given.take(path)
-        else:
-            given.compare(path, label)
-        if not label:
-            if part == "test":
-                raise UserError(
-                    f"{path} is a test image without a label: nothing can be scored on it; put "
-                    f"unlabelled images below train/, or take them away"
-                )
-            part = "unlabelled"
-        rows[part].append((folders[-depth], label, path))
+    rows = _rows(images, given, in_parts, depth)
     if not rows["train"]:
         only = "in test/ but none in train/" if rows["test"] else "but none with a label"
         raise UserError(f"{place} has images {only}; put those to train on in {LAYOUT}")
@@ -146,6 +131,29 @@ def read(place: Path, listing: Listing) -> Raw:
             *given.left_out(),
         ),
     )
+
+
+def _rows(
+    images: Sequence[tuple[Folders, str]], given: Given, in_parts: bool, depth: int
+) -> dict[str, list[tuple[str, str, str]]]:
+    """Owner, label and path of every image, by part."""
+    rows: dict[str, list[tuple[str, str, str]]] = {"train": [], "test": [], "unlabelled": []}
+    for folders, path in images:
+        part = folders[0] if in_parts else "train"
+        label = folders[-1]
+        if label in NOBODY_KNOWS:
+            label = given.take(path)
+        else:
+            given.compare(path, label)
+        if not label:
+            if part == "test":
+                raise UserError(
+                    f"{path} is a test image without a label: nothing can be scored on it; put "
+                    f"unlabelled images below train/, or take them away"
+                )
+            part = "unlabelled"
+        rows[part].append((folders[-depth], label, path))
+    return rows
 
 
 def listed_images(place: Path) -> list[Listed]:
