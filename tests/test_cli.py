@@ -128,6 +128,12 @@ def test_help_is_quick():
     assert slow == []
 
 
+def test_defaults_stand_in_plain_brackets():
+    said = invoke("serve", "--help").output
+    assert "[default: 8000;" in said
+    assert "\\[" not in said
+
+
 def _help_loads(module: str) -> bool:
     code = (
         "import sys\nfrom calibre import cli\nfrom typer.testing import CliRunner\n"

@@ -4,6 +4,7 @@ import sys
 from typing import Annotated
 
 import typer
+import typer.core
 from rich.markup import escape
 
 from calibre import __version__
@@ -24,6 +25,7 @@ from calibre.cli.common import USER_MISTAKE, errors
 from calibre.errors import UserError, printable
 from calibre.files import in_words
 
+typer.core.HAS_RICH = False  # or it escapes brackets in plain help too: \[default: 8000]
 app = typer.Typer(
     help="Fair and accurate personalized federated learning with self-supervised learning.",
     no_args_is_help=True,
