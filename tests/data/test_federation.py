@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibre.data import federation as federations
 from calibre.data.federation import build, load
+from calibre.data.made_up import CLIENTS
 from calibre.data.pool import UNLABELLED, Pool
 from calibre.errors import UserError
 from calibre.sections import FederationSettings
@@ -458,7 +458,7 @@ def test_a_damaged_datasheet_is_named(tmp_path, text):
 
 def test_the_defaults_are_sixteen_clients_and_eight_novel_ones():
     federation = build(DIGITS, FederationSettings(), 0)
-    assert (federations.CLIENTS, len(federation)) == (16, 24)
+    assert (CLIENTS, len(federation)) == (16, 24)
     assert (federation.counts().sum(1) == 1440 // 24).all()
 
 
