@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from calibre.experiment import Experiment, read
+from calibre.report.figures.accuracies import accuracy_figure
 
 TINY = (
     "federation.clients=5", "federation.novel=2", "federation.samples=40",
@@ -32,6 +33,20 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["CALIBRE_CACHE"]
     else:
         os.environ["CALIBRE_CACHE"] = old
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_pictures() -> Iterator[None]:
+    """To draw a run's picture takes longer than a tiny run: tests ask for it (``pictures``)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibre.report.results.accuracy_figure", lambda *_, **__: [])
+        yield
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process draw their pictures, as they do for users."""
+    monkeypatch.setattr("calibre.report.results.accuracy_figure", accuracy_figure)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def command(*arguments: object, **options):
     )  # fmt: skip
 
 
-def test_run_ends_in_tables_pictures_and_metrics(tmp_path):
+def test_run_ends_in_tables_pictures_and_metrics(tmp_path, pictures):
     floors = ["--set", 'personal.floors=["untrained", "local"]']
     result = invoke("run", *SETS, *floors, "--out", str(tmp_path / "r"))
     assert result.exit_code == 0, result.output

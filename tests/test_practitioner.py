@@ -17,9 +17,8 @@ from tests.cli.test_choosing import SHAPES, draw
 SITES, LABELLED, UNLABELLED = 4, 24, 8  # images of a class that a site holds
 TO_LEARN, TO_ASK = 20, 20  # of a class, at the newcomer
 
-SMALL = [
-    "training.rounds=10", "network.width=16", "engine.workers=0", 'personal.floors=["local"]',
-]  # fmt: skip
+SMALL = ["training.rounds=3", "network.width=8", "personal.floors=[]"]  # enough for shapes
+LARGER = ["training.rounds=10", "network.width=16", 'personal.floors=["local"]']
 
 
 def shapes(_: pytest.FixtureRequest) -> Iterable[tuple[str, Image.Image]]:
@@ -84,22 +83,28 @@ def calibre_fl(line: str, *more: str) -> str:
 
 
 def run(out: str, *changes: str) -> str:
-    settings = [part for change in [*SMALL, *changes] for part in ("--set", change)]
+    settings = [part for change in ["engine.workers=0", *changes] for part in ("--set", change)]
     return calibre_fl(f"run --data sites --out {out}", *settings)
 
 
 @pytest.mark.parametrize(
-    ("source", "classes"),
+    ("source", "classes", "size"),
     [
-        (shapes, SHAPES),
-        (cifar10, ("airplane", "automobile", "frog", "horse")),
-        (fashion, ("Trouser", "Pullover", "Sandal", "Bag")),
+        pytest.param(shapes, SHAPES, SMALL, id="shapes"),
+        pytest.param(
+            cifar10, ("airplane", "automobile", "frog", "horse"), LARGER,
+            id="cifar10", marks=pytest.mark.minutes,
+        ),
+        pytest.param(
+            fashion, ("Trouser", "Pullover", "Sandal", "Bag"), LARGER,
+            id="fashion-mnist", marks=pytest.mark.minutes,
+        ),
     ],
-    ids=["shapes", "cifar10", "fashion-mnist"],
-)
+)  # fmt: skip
 def test_from_a_folder_of_images_to_answers(
     source: Callable[[pytest.FixtureRequest], Iterable[tuple[str, Image.Image]]],
     classes: tuple[str, ...],
+    size: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
@@ -107,7 +112,7 @@ def test_from_a_folder_of_images_to_answers(
     monkeypatch.chdir(tmp_path)
     export(source(request), classes)
 
-    assert "4 clients that trained" in run("run")
+    assert "4 clients that trained" in run("run", *size)
     metrics = json.loads(Path("run/metrics.json").read_text())
     assert metrics["train"]["mean"] > 0.5  # a third by chance
     sheet = json.loads(Path("run/federation.json").read_text())
@@ -133,7 +138,7 @@ def test_from_a_folder_of_images_to_answers(
     calibre_fl("export mine --onnx --check questions")
     assert Path("mine.onnx").stat().st_size > 10_000
 
-    run("alone", "method.name=local")
+    run("alone", *size, "method.name=local")
     table = calibre_fl("compare run alone")
     assert "Calibre (SimCLR)" in table
     assert "local only" in table

@@ -1,5 +1,6 @@
 """A disk that is full, read-only or not ours: one message, and nothing is lost."""
 
+import itertools
 import os
 import re
 import resource
@@ -9,6 +10,7 @@ import pytest
 
 from calibre.engine import rounds
 from calibre.errors import UserError
+from calibre.experiment import read
 from tests.methods.helpers import results
 
 
@@ -34,12 +36,12 @@ def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tiny, tmp_pa
         "method.name=fedrep", "training.rounds=6", "training.clients_per_round=5",
         f"engine.workers={workers}",
     )  # fmt: skip
-    rounds.run(experiment, tmp_path / "calm")
-    kilobytes, stops, metrics = 60, 0, None
-    more = 160 if workers else 40  # to start a worker takes seconds
-    while metrics is None:  # ever more room: it is missing at another place each time
-        kilobytes += more
-        leave(disk, kilobytes)
+    rounds.run(read(experiment, engine={"workers": 0}), tmp_path / "calm")
+    stops, metrics = 0, None
+    # ever more room: it is missing at another place each time; but to start a worker takes seconds
+    rooms = iter([220, 4000]) if workers else itertools.count(100, 40)
+    while metrics is None:
+        leave(disk, next(rooms))
         try:
             metrics = rounds.run(experiment, disk / "run")
         except UserError as error:
