@@ -56,14 +56,14 @@ def press(browser: Any, *keys: str) -> None:
 
 
 def tap(browser: Any, element: Any) -> None:
-    """A finger: down and up, as a phone reports it."""
+    """A finger, down and up; as one order, because a finger that rests presses nothing."""
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
     place = browser.execute_script(
         "const r = arguments[0].getBoundingClientRect();"
         "return {x: r.x + r.width / 2, y: r.y + r.height / 2}", element,
     )  # fmt: skip
-    for kind, points in (("touchStart", [place]), ("touchEnd", [])):
-        browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    finger = {**place, "gestureSourceType": "touch"}
+    browser.execute_cdp_cmd("Input.synthesizeTapGesture", finger)
 
 
 def button(browser: Any, place: str, said: str) -> Any:
@@ -227,6 +227,46 @@ def test_the_model_is_made_and_replaced_on_request_only(browser, folder):
         browser.find_element("id", "replace").click()
         says(browser, "made", "old-1")
         assert made == [False, True]
+
+
+def test_buttons_stay_under_a_finger_when_others_label(browser, folder):
+    labelling = started(folder, classes=["cat", "dog"])
+    with served(labelling) as server:
+        visit(browser, server)
+        pressed = button(browser, "classes", "dog")
+        index = labelling.state()["queue"][-1]["index"]
+        labelling.label(index, "cat", None)  # as another window would
+        progress(browser, "1 labelled")  # by itself
+        pressed.click()
+        progress(browser, "2 labelled")
+        labelling.label(labelling.state()["queue"][-1]["index"], "cow", None)
+        until(browser, "return document.querySelectorAll('#classes button').length === 3")
+
+
+def test_what_was_asked_before_a_label_is_not_shown_after_it(browser, folder):
+    labelling = started(folder, classes=["cat", "dog"])
+    with served(labelling) as server:
+        visit(browser, server)
+        browser.execute_script(SLOW_STATE)
+        until(browser, "return window.asked")
+        press(browser, "1")
+        progress(browser, "1 labelled")
+        browser.execute_script("window.answer()")
+        until(browser, "return window.then")
+        assert browser.execute_script("return window.then").startswith("1 labelled")
+
+
+SLOW_STATE = """
+const real = window.fetch;
+window.fetch = async (path, how) => {
+  if (path !== "state" || window.asked) return real(path, how);
+  window.asked = true;
+  const reply = await real(path, how), found = await reply.json();
+  await new Promise((go) => { window.answer = go; });
+  setTimeout(() => { window.then = document.getElementById("progress").textContent; }, 0);
+  return { ok: true, json: async () => found };
+};
+"""
 
 
 def test_on_a_phone_a_finger_labels_zooms_and_undoes(browser, folder):

@@ -3,6 +3,7 @@ let state = null;
 let shown = null;  // { index, name, reason, was }: what is on the desk
 let again = null;  // an image of the contact sheet that is looked at again
 let busy = false;
+let steps = 0;  // that were taken here: what was asked before the last of them is out of date
 let timer = 0;
 let noted = "";
 
@@ -26,6 +27,7 @@ function say(text) {
 async function step(path, body) {
   if (busy) return;
   busy = true;
+  steps += 1;
   try {
     const found = await ask(path, body);
     again = null;
@@ -52,20 +54,26 @@ function show(found) {
   classes();
   quality();
   if ($("seen").open) sheet();
+  refreshAfter(state.pending || state.looking ? 400 : 3000);
+}
+
+function refreshAfter(milliseconds) {
   clearTimeout(timer);
-  timer = setTimeout(refresh, state.pending || state.looking ? 400 : 3000);
+  timer = setTimeout(refresh, milliseconds);
 }
 
 // Another window may have labelled too, and the estimate follows a little later.
 async function refresh() {
-  if (document.hidden) { timer = setTimeout(refresh, 3000); return; }
+  if (document.hidden) { refreshAfter(3000); return; }
+  const before = steps;
   try {
     const found = await ask("state");
-    if (!busy && found.revision !== state?.revision) show(found);
-    else timer = setTimeout(refresh, found.pending || found.looking ? 400 : 3000);
+    const fresh = !busy && steps === before;
+    if (fresh && found.revision !== state?.revision) show(found);
+    else refreshAfter(found.pending || found.looking ? 400 : 3000);
   } catch (error) {
     say(error.message);
-    timer = setTimeout(refresh, 3000);
+    refreshAfter(3000);
   }
 }
 
@@ -90,9 +98,20 @@ function desk() {
 }
 
 function classes() {
-  $("classes").replaceChildren();
-  state.classes.slice(0, 9).forEach(({ name }, i) => choice($("classes"), name, i + 1));
+  choices("classes", state.classes.slice(0, 9), true);
   search();
+}
+
+// A button that is replaced between finger down and finger up is never pressed: while nothing about
+// them changes, they stay.
+const offered = {};
+function choices(place, found, keys) {
+  const names = found.map(({ name }) => name);
+  const now = JSON.stringify([names, again?.was]);
+  if (offered[place] === now) return;
+  offered[place] = now;
+  $(place).replaceChildren();
+  names.forEach((name, i) => choice($(place), name, keys && i + 1));
 }
 
 function choice(parent, name, key) {
@@ -107,10 +126,9 @@ function choice(parent, name, key) {
 // Beyond nine classes, and to find one by a part of its name.
 function search() {
   const wanted = $("search").value.trim().toLowerCase();
-  $("found").replaceChildren();
   const rest = state.classes.slice(wanted ? 0 : 9);
-  for (const { name } of rest.filter((each) => each.name.toLowerCase().includes(wanted)).slice(0, 12))
-    choice($("found"), name);
+  const fit = rest.filter(({ name }) => name.toLowerCase().includes(wanted));
+  choices("found", fit.slice(0, 12), false);
   const known = state.classes.some(({ name }) => name.toLowerCase() === wanted);
   $("give").textContent = wanted && !known ? "New class" : "Give";
 }
