@@ -125,17 +125,18 @@ def _descend(
     point = _Point.at(tasks, penalty, start, tasks.logits(start))
     steps, changes = (t.new_zeros(2, *t.shape) for t in (start, point.logits))
     moving = torch.ones_like(ridge, dtype=torch.bool)
+    least = _rounding(tasks, ridge)
     for _ in range(iterations):
         gradient = _gradient(tasks, penalty, point)
         diagonal = _diagonal(tasks, penalty, point)
-        moving &= _unfinished(tasks, ridge, point, gradient, diagonal, gap, distance)
+        moving &= _unfinished(ridge, point, gradient, diagonal, gap, distance, least)
         busy = moving.any(1)
         if busy.sum() <= 0.75 * len(rows):
             found[rows] = point.place
             tasks, point = tasks.only(busy), point.only(busy)
             steps, changes = steps[:, busy], changes[:, busy]
-            rows, ridge, penalty, moving, gradient, diagonal = (
-                t[busy] for t in (rows, ridge, penalty, moving, gradient, diagonal)
+            rows, ridge, penalty, moving, least, gradient, diagonal = (
+                t[busy] for t in (rows, ridge, penalty, moving, least, gradient, diagonal)
             )
             blocks = None if blocks is None else blocks[busy]
         if not len(rows):
@@ -175,27 +176,32 @@ def _diagonal(tasks: Tasks, penalty: Tensor, point: _Point) -> Tensor:
     return torch.addcmul(penalty, share, of_coordinate).clamp_(min=FLAT)
 
 
+def _rounding(tasks: Tasks, ridge: Tensor) -> Tensor:
+    """What rounding alone may leave of a task's gain, [B, M]."""
+    error = 8 * torch.finfo(ridge.dtype).eps * _size(tasks.push).sqrt()
+    return error.square() / ridge
+
+
 def _unfinished(
-    tasks: Tasks,
     ridge: Tensor,
     point: _Point,
     gradient: Tensor,
     diagonal: Tensor,
     gap: float,
     distance: float,
+    least: Tensor,
 ) -> Tensor:
-    """Which tasks can still gain something that matters, and more than rounding, [B, M].
+    """Which tasks can still gain something that matters, and more than the ``least``, [B, M].
 
     What the objective can still fall by is at most half of g H⁻¹ g. The ridge bounds the Hessian of
     the weights from below; the bias has none, and its own curvature stands in.
     """
     bias = (gradient[..., -1].square() / diagonal[..., -1]).sum(2)
     left = _size(gradient) / ridge + bias
-    rounding = 8 * torch.finfo(left.dtype).eps * _size(tasks.push).sqrt()
     matters = (left > 2 * gap * point.objective.clamp(min=1)) | (
         left > distance**2 * ridge.clamp(max=1)
     )
-    return matters & (left > rounding.square() / ridge)
+    return matters & (left > least)
 
 
 def _curvature(penalty: Tensor, point: _Point, steps: Tensor, changes: Tensor) -> Tensor:
@@ -294,7 +300,7 @@ def _gram(left: Tensor, right: Tensor) -> Tensor:
     """
     one, other = _flat(left), _flat(right)
     if len(one) == 1:
-        one, other = one.repeat(2, 1, 1), other.repeat(2, 1, 1)
+        one, other = one.expand(2, -1, -1), other.expand(2, -1, -1)
     return torch.bmm(one, other.mT)[: left.shape[1] * left.shape[2]]
 
 
