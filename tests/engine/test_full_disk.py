@@ -31,7 +31,9 @@ def _said(*command) -> bool:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(tiny, tmp_path, disk, workers):
+def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
+    tiny, tmp_path, disk, workers, pictures
+):
     experiment = tiny(
         "method.name=fedrep", "training.rounds=6", "training.clients_per_round=5",
         f"engine.workers={workers}",

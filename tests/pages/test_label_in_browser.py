@@ -56,14 +56,16 @@ def press(browser: Any, *keys: str) -> None:
 
 
 def tap(browser: Any, element: Any) -> None:
-    """A finger, down and up; as one order, because a finger that rests presses nothing."""
+    """A finger, down and up, as one order: a finger that rests for long presses nothing."""
+    from selenium.webdriver.common.actions import interaction
+    from selenium.webdriver.common.actions.action_builder import ActionBuilder
+    from selenium.webdriver.common.actions.pointer_input import PointerInput
+
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-    place = browser.execute_script(
-        "const r = arguments[0].getBoundingClientRect();"
-        "return {x: r.x + r.width / 2, y: r.y + r.height / 2}", element,
-    )  # fmt: skip
-    finger = {**place, "gestureSourceType": "touch"}
-    browser.execute_cdp_cmd("Input.synthesizeTapGesture", finger)
+    finger = PointerInput(interaction.POINTER_TOUCH, "finger")
+    order = ActionBuilder(browser, mouse=finger, duration=0)
+    order.pointer_action.move_to(element).pointer_down().pointer_up()
+    order.perform()
 
 
 def button(browser: Any, place: str, said: str) -> Any:
