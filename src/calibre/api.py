@@ -32,14 +32,14 @@ def run(
 
     >>> import calibre
     >>> experiment = calibre.read_experiment(
-    ...     federation={"clients": 4, "novel": 2, "samples": 60, "labels": 4},
+    ...     federation={"clients": 3, "novel": 1, "samples": 60, "labels": 4},
     ...     network={"width": 4},
     ...     training={"rounds": 2, "clients_per_round": 2, "epochs": 1},
     ...     engine={"workers": 0},  # in this process: worth it for small runs alone
     ... )
     >>> run = calibre.run(experiment, "runs/first")
     >>> run.label, len(run.clients), run.metrics.train.clients
-    ('Calibre (SimCLR) with labels', 6, 4)
+    ('Calibre (SimCLR) with labels', 4, 3)
     >>> 0 <= run.metrics.train.worst_tenth <= run.metrics.train.mean <= 1
     True
     """
@@ -85,7 +85,8 @@ def run_suite(
     What is finished is not run again.
 
     >>> import calibre
-    >>> experiment = calibre.read_run("runs/first").experiment
+    >>> first = calibre.read_run("runs/first").experiment
+    >>> experiment = calibre.read_experiment(first, personal={"floors": []})
     >>> runs = calibre.run_suite(["calibre/simclr", "fedrep"], experiment, seeds=2)
     >>> [(run.experiment.method.title, run.seed) for run in runs]
     [('Calibre', 0), ('Calibre', 1), ('FedRep', 0), ('FedRep', 1)]

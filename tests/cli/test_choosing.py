@@ -63,7 +63,7 @@ def invoke(*arguments: object):
     return CliRunner().invoke(cli.app, [*map(str, arguments)])
 
 
-CHANGES = ("engine.workers=0", "personal.floors=[]", "training.rounds=6", "network.width=16")
+CHANGES = ("engine.workers=0", "personal.floors=[]", "training.rounds=3", "network.width=8")
 QUICK = [part for change in CHANGES for part in ("--set", change)]
 
 
@@ -84,7 +84,7 @@ def test_a_folder_is_all_it_takes(federation, tmp_path, monkeypatch):
     kept = read(tmp_path / "r" / "experiment.toml")
     assert kept.data.source == str(federation)
     assert kept.federation.scheme == "natural"
-    assert (kept.federation.novel, kept.views.flip, kept.training.rounds) == (0, 0, 6)
+    assert (kept.federation.novel, kept.views.flip, kept.training.rounds) == (0, 0, 3)
     monkeypatch.chdir(tmp_path)
     again = invoke("resume", "r", "--json")  # from elsewhere, with nothing to guess
     assert again.exit_code == 0, again.output

@@ -50,13 +50,13 @@ def test_every_method_gives_the_same_bits_on_a_grid(tiny, tmp_path, method):
 
 def test_solved_heads_are_the_same_on_a_grid_and_on_any_number_of_workers(tiny, tmp_path):
     """Who is solved together differs: nobody's bits may follow from that."""
-    experiment = tiny("personal.head=solved", "training.rounds=1", "engine.sites=3")
+    few = ("federation.clients=3", "federation.novel=1", "training.clients_per_round=2")
+    solved = ("personal.head=solved", "training.rounds=1", *few)
+    experiment = tiny(*solved, "engine.sites=3")
     rounds.run(experiment, tmp_path / "embedded")
     on_grid(experiment, tmp_path)
     assert gathered(tmp_path) == results(tmp_path / "embedded")
-    rounds.run(
-        tiny("personal.head=solved", "training.rounds=1", "engine.workers=2"), tmp_path / "2"
-    )
+    rounds.run(tiny(*solved, "engine.workers=2"), tmp_path / "2")
     assert results(tmp_path / "2") == results(tmp_path / "embedded")
 
 

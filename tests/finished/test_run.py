@@ -75,7 +75,8 @@ def test_a_fine_tuned_encoder_travels_with_its_bundle(tiny, tmp_path):
 
 def test_what_was_measured_for_a_bundle_is_not_measured_again(tiny, tmp_path, monkeypatch):
     """A fine-tuned run has measured it; one by the paper's habit does so for its first bundle."""
-    tuned = ("personal.finetune_encoder=true", *QUICK)
+    few = ("federation.clients=2", "federation.novel=1", "training.clients_per_round=1")
+    tuned = ("personal.finetune_encoder=true", *QUICK, *few, "personal.epochs=1")
     for head, module, first in (("solved", finetuned, True), ("paper", published, False)):
         folder = tmp_path / head
         rounds.run(tiny(*tuned, f"personal.head={head}"), folder)
