@@ -20,3 +20,11 @@ def test_an_estimate_leaves_nothing_behind(tiny, tmp_path, monkeypatch):
     found = estimate(tiny(), HERE)
     assert "floors counted in" in found["personal models"]
     assert [*Path().iterdir()] == []
+
+
+def test_rounds_on_labels_alone_cost_by_labels(tiny):
+    """Ten rounds of which nine look at few of the images, against ten that look at all."""
+    few = "federation.labels=1", "training.rounds=10", "training.epochs=5"
+    all_images = seconds(tiny(*few, "method.labels.weight=1"))
+    on_labels = seconds(tiny(*few, "method.labels.weight=1", "method.labels.last_rounds=9"))
+    assert on_labels < 0.7 * all_images

@@ -17,12 +17,14 @@ import numpy as np
 import torch
 
 from calibre import __version__
-from calibre.data.federation import SharedImages
+from calibre.data.federation import Federation, SharedImages
 from calibre.data.sources import load
 from calibre.engine.devices import Machine, choose, main_device, plan
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.experiment import Experiment
+from calibre.local.site import Site
+from calibre.methods.method import Method, ServerState
 from calibre.personal.pooling import pooled
 from calibre.wording import duration
 
@@ -101,26 +103,10 @@ def _trial(
     loaded, state = host.load(METHOD), host.initial_state()
     method = experiment.method
     site = host.site(METHOD, state, client=0)
-    sizes = [
-        len(held.labelled) + len(held.unlabelled)
-        for held in map(federation.client, federation.train_ids)
-    ]
-    training = experiment.training
-    count = min(training.clients_per_round, len(sizes))
-    images = training.rounds * training.epochs * count * sum(sizes) / len(sizes)
-    seconds = 0.0
-    if method.federated:
-        small = dataclasses.replace(
-            site,
-            images=site.images[:TRIAL_IMAGES],
-            labels=site.labels[:TRIAL_IMAGES],
-            labelled=min(site.labelled, TRIAL_IMAGES),
-            training=training.model_copy(update={"epochs": 1}),
-        )
-        seconds = _fastest(lambda: method.local_update(state, None, small)) / len(small.images)
+    seconds = _training(method, state, site, federation) if method.federated else 0.0
     scale = 1024 if sys.platform != "darwin" else 1
     return {
-        "training": images * seconds,
+        "training": seconds,
         "personal": _personal_models(experiment, shared, folder, torch.device(device)),
         "parameters": sum(parameter.numel() for parameter in loaded.network.parameters()),
         "bytes": sum(
@@ -128,6 +114,33 @@ def _trial(
         ),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale,
     }
+
+
+def _training(method: Method, state: ServerState, site: Site, federation: Federation) -> float:
+    """Seconds of all rounds, from an epoch on some of the first client's images in each stage.
+
+    As many of those are labelled as of all: rounds on labels alone cost by labels.
+    """
+    training = site.training
+    clients = len(federation.train_ids)  # the first ones
+    sizes = federation.labelled.sizes[:clients] + federation.unlabelled.sizes[:clients]
+    in_round = min(training.clients_per_round, clients) * float(sizes.mean())
+    some = min(TRIAL_IMAGES, len(site.images))
+    labelled = max(min(2, site.labelled), round(site.labelled * some / len(site.images)))
+    rows = [*range(labelled), *range(site.labelled, site.labelled + some - labelled)]
+    seconds = 0.0
+    for rounds in filter(len, method.stages(training.rounds)):
+        small = dataclasses.replace(
+            site,
+            round=rounds.start,
+            images=site.images[rows],
+            labels=site.labels[rows],
+            labelled=labelled,
+            training=training.model_copy(update={"epochs": 1}),
+        )
+        epoch = _fastest(partial(method.local_update, state, None, small))
+        seconds += len(rounds) * training.epochs * in_round / some * epoch
+    return seconds
 
 
 def _personal_models(

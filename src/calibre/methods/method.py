@@ -129,6 +129,10 @@ class Method(Settings):
         """Train ``site.network`` in place; what to tell people of it."""
         raise NotImplementedError
 
+    def stages(self, rounds: int) -> list[range]:
+        """The rounds of a run, in stretches in which one round costs as much as the next."""
+        return [range(rounds)]
+
     def reply(self, site: Site, report: dict[str, float]) -> Update:
         """What the network now holds, sorted into what travels and what stays."""
         kept = self.kept_parts(site.network)

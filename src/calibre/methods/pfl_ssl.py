@@ -76,12 +76,17 @@ class PflSsl(SelfSupervised):
         return tuple(p for p in (*objective.shared, *objective.kept) if p not in travelling)
 
     def train(self, server: ServerState, site: Site) -> dict[str, float]:
-        last = self.labels.last_rounds if self.labels.weight else 0
-        first = max(0, site.training.rounds - last)
-        if site.round >= first and site.labelled > 1:
+        first, *last = self.stages(site.training.rounds)
+        if last and site.round in last[0] and site.labelled > 1:
             return train_on_labels(site)
-        training = site.training.model_copy(update={"rounds": first})  # of its own schedules
+        training = site.training.model_copy(update={"rounds": len(first)})  # of its own schedules
         return super().train(server, replace(site, training=training))
+
+    def stages(self, rounds: int) -> list[range]:
+        """On all images; then on labels alone."""
+        last = self.labels.last_rounds if self.labels.weight else 0
+        first = max(0, rounds - last)
+        return [range(first), range(first, rounds)] if last else [range(rounds)]
 
     @property
     def uses_labels(self) -> bool:
