@@ -215,3 +215,37 @@ def test_where_the_encoder_has_met_the_labels_a_head_stays_near_the_one_it_was_t
     strengths = strengths_for([trained, new], pooled(told))
     assert strengths[0][0] == NEAR
     assert all(strength in STRENGTHS for strength in (strengths[0][1], *strengths[1]))
+
+
+def test_another_role_does_not_solve_the_same_pixels_again(tiny, tmp_path, monkeypatch):
+    """The method's encoder and the untrained floor's differ; the client's pixels do not."""
+    experiment = tiny("method.name=pfl-ssl", *SOLVED)
+    widths: list[int] = []
+
+    def counted(solve):
+        def counting(problems, *how):
+            widths.extend(problem.features.shape[1] for problem in problems)
+            return solve(problems, *how)
+
+        counting.__qualname__ = solve.__qualname__
+        return counting
+
+    monkeypatch.setattr(solved_head, "solve_heads", counted(solve_heads))
+    monkeypatch.setattr(cross_validation, "answer_folds", counted(cross_validation.answer_folds))
+
+    def models(home, role):
+        state = home.initial_state(role)
+        told = home.assess(state, role, [0, 1])
+        return [m.to_keep() for m in home.personalize(state, role, [0, 1], pooled(told.values()))]
+
+    home = host(experiment, tmp_path / "one")
+    models(home, "method")
+    pixels = experiment.personal.components
+    assert pixels in widths
+    widths.clear()
+    again = models(home, "untrained")
+    assert widths
+    assert pixels not in widths
+    fresh = models(host(experiment, tmp_path / "other"), "untrained")
+    assert pixels in widths
+    assert all(equal(one, other) for one, other in zip(again, fresh, strict=True))

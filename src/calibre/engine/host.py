@@ -20,6 +20,7 @@ from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.experiment import Experiment, method_named
 from calibre.local.features import encode
+from calibre.local.memory import Memory
 from calibre.local.site import Site
 from calibre.methods.method import IMAGES, Method, ServerState, Update
 from calibre.models.network import Problem, to_fast_layout
@@ -91,6 +92,7 @@ class Host:
             or augment.statistics(pool.images[pool.train.start : pool.train.stop])
         )
         self._loaded: dict[str, Loaded] = {}
+        self._memory = Memory()
 
     def load(self, role: str) -> Loaded:
         if role not in self._loaded:
@@ -209,6 +211,7 @@ class Host:
             labels_by_class=self.experiment.federation.labels_by_class,
             amp=self.experiment.training.amp,
             personal=self.experiment.personal,
+            memory=self._memory,
         )
         site.load(state.groups.get("model"), kept)
         return site

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from calibre import rng
 from calibre.data.augment import Normalization, Views, plain, small_views, two_views, weak
+from calibre.local.memory import Memory
 from calibre.sections import PersonalSettings, TrainingSettings
 from calibre.tensors import Tensors, put
 
@@ -33,6 +34,7 @@ class Site:
     labels_by_class: bool = False  # drawn so many of each: they do not tell the client's own mix
     amp: bool = False
     personal: PersonalSettings = field(default_factory=PersonalSettings)
+    memory: Memory = field(default_factory=Memory)  # of the process that works for the client
     drawn: list[int] = field(default_factory=list)  # how many images each step looked at
 
     def load(self, *states: Tensors | None) -> None:

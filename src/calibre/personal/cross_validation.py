@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from calibre.local.memory import FORGETFUL
 from calibre.personal.encoded import Encoded, Expert
 from calibre.personal.holdout import FOLDS, HeldOut, held_out_of
 from calibre.personal.pooling import STRENGTHS, WORST, Curve, Curves, HeadChoice, pooled
@@ -119,6 +120,8 @@ def _without(
         for i in able
     ]
     classes = max((seen.classes for seen in group), default=0)
-    for i, found in zip(able, answer_folds(problems, classes, FOLDS, gap, distance), strict=True):
-        answers[i] = found
+    memory = group[0].experts[e].memory if group else FORGETFUL
+    found = memory.recall(answer_folds, problems, classes, FOLDS, gap, distance)
+    for i, logits in zip(able, found, strict=True):
+        answers[i] = logits
     return answers

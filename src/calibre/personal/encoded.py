@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from calibre.data.augment import Normalization, plain
 from calibre.local.features import encode
+from calibre.local.memory import FORGETFUL, Memory
 from calibre.models.fixed import LARGEST_SIDE, Components, Pixels
 from calibre.models.network import Head
 from calibre.personal.heads import Samples
@@ -45,6 +46,7 @@ class Expert(NamedTuple):
     samples: Samples  # standardised [n, d], and their labels
     prior: Head | None  # of standardised features: what to shrink towards
     strength: float | None = None  # C, where cross-validation must not choose it
+    memory: Memory = FORGETFUL  # where other encoders will ask the same of it again
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,35 @@ class Encoded:
 
 
 def parts_for(
-    features: Features, encoder: nn.Module, images: Tensor, normalization: Normalization, count: int
+    features: Features,
+    encoder: nn.Module,
+    images: Tensor,
+    normalization: Normalization,
+    count: int,
+    memory: Memory = FORGETFUL,
 ) -> list[nn.Module]:
     """The encoder, and where asked for the components of these images' pixels beside it."""
     if features == "encoder":
         return [encoder]
-    height, channels = images.shape[1], images.shape[3]
-    components = Components(channels, min(height, LARGEST_SIDE), count).to(images.device)
-    components.fit(plain(images, normalization))
+    components = _unfitted(images, count)
+    (fitted,) = memory.recall(_fitted, [(images, normalization, count)])
+    components.centre, components.directions = fitted
     return [encoder, components]
+
+
+def _unfitted(images: Tensor, count: int) -> Components:
+    height, channels = images.shape[1], images.shape[3]
+    return Components(channels, min(height, LARGEST_SIDE), count).to(images.device)
+
+
+def _fitted(asked: list[tuple[Tensor, Normalization, int]]) -> list[tuple[Tensor, Tensor]]:
+    """The centre and the directions of the components of some images' pixels."""
+    fitted = []
+    for images, normalization, count in asked:
+        components = _unfitted(images, count)
+        components.fit(plain(images, normalization))
+        fitted.append((components.centre, components.directions))
+    return fitted
 
 
 def encode_client(
@@ -112,12 +134,13 @@ def encode_client(
     generator: torch.Generator,
     prior: Head | None = None,
     met_labels: bool = False,
+    memory: Memory = FORGETFUL,
 ) -> Encoded:
     """All of a client's images, the ``labels`` [n] being those of the first n.
 
     Features are standardised by all of them. ``prior`` is a head of the first part's features;
     with ``met_labels`` it was trained on these labels, and so was that part. ``generator`` deals
-    the labels into folds.
+    the labels into folds. ``memory`` is for what only the images and labels decide.
     """
     experts: list[Expert] = []
     near = NEAR if met_labels and prior is not None else None
@@ -130,7 +153,7 @@ def encode_client(
             experts.append(Expert("encoder", part, 1.0, by, samples, towards, near))
         else:
             share = PIXELS if near is None else NEAR_PIXELS
-            experts.append(Expert("pixels", part, share, by, samples, None))
+            experts.append(Expert("pixels", part, share, by, samples, None, None, memory))
     return Encoded(experts, classes, stratified(labels.cpu(), FOLDS, generator))
 
 

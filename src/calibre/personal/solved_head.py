@@ -148,7 +148,7 @@ def encoded(site: Site) -> Encoded:
     features = "encoder" if floor else site.personal.features
     norm, count = site.normalization, site.personal.components
     return encode_client(
-        parts_for(features, encoder, site.images, norm, count),
+        parts_for(features, encoder, site.images, norm, count, site.memory),
         site.images,
         site.labels[: site.labelled],
         norm,
@@ -156,6 +156,7 @@ def encoded(site: Site) -> Encoded:
         rng.stream(site.seed, "folds", site.client),
         prior_of(site),
         site.met_labels,
+        site.memory,
     )
 
 
@@ -178,7 +179,7 @@ def solved(group: Sequence[Encoded], strengths: Sequence[Sequence[float]]) -> li
             HeadProblem(*expert.samples, own[e], expert.prior)
             for expert, own in zip(experts, strengths, strict=True)
         ]
-        by_expert.append(solve_heads(problems, group[0].classes))
+        by_expert.append(experts[0].memory.recall(solve_heads, problems, group[0].classes))
     return [seen.joined(heads) for seen, *heads in zip(group, *by_expert, strict=True)]
 
 
