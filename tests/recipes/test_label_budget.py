@@ -4,7 +4,7 @@ import pytest
 
 from calibre.finished.again import training_of
 from calibre.recipes import all_recipes
-from calibre.recipes.label_budget import series_of
+from calibre.recipes.label_budget import budget_of, series_of
 from tests.recipes.made_up import made_up
 
 RECIPE = all_recipes.find("label-budget")
@@ -83,5 +83,9 @@ def test_the_curve_is_drawn():
 def test_some_of_the_runs_are_concluded_too(name):
     recipe = all_recipes.find(name)
     runs = made_up(recipe.experiments("cpu", [0]), lambda e: 0.5)
-    for some in (runs[:1], runs[1:4]):
-        assert "5" in recipe.conclude(some, "cpu").text
+    one = budget_of(runs[0])
+    alone = recipe.conclude([run for run in runs if budget_of(run) == one], "cpu")
+    assert "no curve" in alone.text
+    assert not alone.pictures
+    last = recipe.conclude([runs[0], runs[-1]], "cpu")
+    assert f"{one} labels" in last.text

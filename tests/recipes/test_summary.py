@@ -1,5 +1,6 @@
 """What the README leads with."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_best_of_every_setting_and_who_is_level_with_it(found):
     made = summary(found(accuracy, 2))
     lines = {line.split(" | ")[0]: line for line in made.text.splitlines() if line[:1] == "|"}
     few, many = lines["| 5"].split(" | "), lines["| 80"].split(" | ")
-    assert few[1] == "20 of 400, Dir(0.3), cnn of width 16"
+    assert few[1] == "20 of 400, Dir(0.3), cnn of width 16; 10 methods"
     # 60 %, and 0.95 points that the clients add
     assert few[2] == "**Calibre (SimCLR)**, 61.0 %; level: Calibre (SimCLR), typical labels"
     assert many[2] == "**FedAvg-FT**, 81.0 %; level: FedPer"
@@ -53,3 +54,13 @@ def test_the_best_of_every_setting_and_who_is_level_with_it(found):
     ) in made.text
     assert "- q3, L_n lowers the mean of SwAV and SMoG: " in made.text
     assert made.pictures["curve"]().axes
+
+
+def test_what_is_missing_is_said_and_claims_without_their_methods_are_not_told(found):
+    """Of the main comparison, Calibre alone."""
+    held = found(lambda e: 0.5, 1)
+    main = held["main-comparison"]
+    ours = tuple(e for e in main.entries if e.run.label.startswith("Calibre"))
+    made = summary({**held, "main-comparison": replace(main, entries=ours, missing=57)})
+    assert "`calibre-fl reproduce main-comparison --seeds 3`, 57 runs" in made.text
+    assert "C5: " not in made.text

@@ -74,7 +74,7 @@ def conclude_main(runs: Sequence[Run], scale: Scale) -> Conclusion:
         best = next((row.label for row in rows if not row.label.startswith("Calibre (")), None)
         against_best = [(name, best) for name in (f"{OURS} with labels", OURS) if best]
         parts += [f"### {title}", wide_table(own), f"![mean against variance](picture:{scheme})"]
-        tests = tests_of(rows, [*CALIBRATION, *LABELS, *against_best])
+        tests = tests_of(rows, [*dict.fromkeys([*CALIBRATION, *LABELS, *against_best])])
         parts.append("\n".join(f"- {said}." for said in in_words(tests)))
         parts.append(claims_of(scheme, solved))
         pictures[scheme] = partial(figures.compose, "mean-variance", solved, False)

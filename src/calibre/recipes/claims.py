@@ -10,6 +10,9 @@ from calibre.report.metrics import ByGroup, Group
 
 OURS = "Calibre (SimCLR)"
 Runs = Mapping[str, Sequence[ByGroup]]  # metrics by method, one per seed
+NOT_RUN: tuple[Verdict, str] = (
+    "not comparable at this scale", "a method of the claim was not run",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class Claim:
         """Better means: a higher mean, or a variance no further above than the paper's own."""
         uncalibrated = [name for name in runs if not name.startswith("Calibre (")]
         others = [self.against] if self.against else uncalibrated
-        if self.of not in runs or not all(name in runs for name in others):
-            return "not comparable at this scale", "a method of the claim was not run"
+        if self.of not in runs or not others or not all(name in runs for name in others):
+            return NOT_RUN
         gaps = [self._gap(runs, others, seed) for seed in range(len(runs[self.of]))]
         held = [*map(self._holds, gaps)]
         mean = statistics.mean(gaps)

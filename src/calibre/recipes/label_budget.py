@@ -71,6 +71,8 @@ class LabelBudget:
     def conclude(self, runs: Sequence[Run], scale: Scale) -> Conclusion:
         """Tables, the picture, and who is ahead of whom with how many labels."""
         series = series_of(runs)
+        if not has_curve(series):
+            return Conclusion("So far of one number of labels alone: that makes no curve.")
         groups: list[Group] = ["train", "novel"] if self.clients == "all" else ["novel"]
         parts = [_table(series, group, measure) for group in groups for measure in MEASURES]
         parts.append("![against labels per client](picture:curve)")
@@ -110,6 +112,11 @@ def series_of(runs: Sequence[Run]) -> dict[str, dict[int, Row]]:
         name: {budget: Row(name, {}, tuple(map(Entry, held))) for budget, held in by_budget.items()}
         for name, by_budget in found.items()
     }
+
+
+def has_curve(series: Mapping[str, Mapping[int, Row]]) -> bool:
+    """Whether there is more than one number of labels."""
+    return len({budget for by_budget in series.values() for budget in by_budget}) > 1
 
 
 def _table(series: Mapping[str, Mapping[int, Row]], group: Group, measure: str) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from calibre.recipes import table1
 from calibre.recipes.campaign import SCHEMES, by_method, panel_of
+from calibre.recipes.claims import NOT_RUN
 from calibre.recipes.gathered import Gathered
-from calibre.recipes.label_budget import series_of
+from calibre.recipes.label_budget import has_curve, series_of
 from calibre.recipes.recipe import Conclusion
 from calibre.recipes.unseen_classes import row_of, runs_by_label
 from calibre.recipes.wide_table import SURE, by_the_paper
@@ -20,7 +21,7 @@ from calibre.report.runs import Run
 from calibre.wording import percent
 
 RESTS_ON = ("label-budget", "main-comparison", "larger-scale", "novel-classes", "table-1")
-HEADER = ("labels per client", "clients, images, encoder", "best where it trained",
+HEADER = ("labels per client", "clients, images, encoder, methods", "best where it trained",
           "best at novel clients")  # fmt: skip
 MOST_NAMED = 3  # methods that are level with the best
 FORMS = ("", " with labels")
@@ -37,8 +38,8 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
             "Best: the highest mean accuracy of clients, each with its own model, and whoever "
             "paired tests over clients do not tell apart from it (corrected for their number)."
         )
-    if found["label-budget"].entries:
-        series = series_of(found["label-budget"].runs)
+    series = series_of(found["label-budget"].runs)
+    if has_curve(series):
         pictures["curve"] = lambda: label_budgets(series)
         parts.append("![accuracy and fairness against labels per client](picture:curve)")
     if claims := _claims(found):
@@ -47,6 +48,10 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
             "training and with them:"
         )
         parts.append("\n".join(f"- {said}" for said in claims))
+    begun = [f"`{one.command}`, {one.missing:,} runs" for one in found.values()
+             if one.entries and one.missing]  # fmt: skip
+    if begun:
+        parts.append(f"Still missing, and not ranked above: {'; '.join(begun)}.")
     missing = [one.command for one in found.values() if not one.entries]
     if missing:
         parts.append("Not run yet: " + ", ".join(f"`{command}`" for command in missing) + ".")
@@ -59,7 +64,8 @@ def _by_labels(runs: Sequence[Run]) -> list[list[str]]:
     lines = []
     for budget in sorted({b for by_budget in series.values() for b in by_budget}):
         rows = [by_budget[budget] for by_budget in series.values() if budget in by_budget]
-        lines.append([str(budget), _setting(runs[0]), *_best_of_both(_distinct(rows))])
+        rows = _distinct(rows)
+        lines.append([str(budget), _setting(runs[0], rows), *_best_of_both(rows)])
     return lines
 
 
@@ -82,10 +88,11 @@ def _with_all(found: Mapping[str, Gathered]) -> list[list[str]]:
     for runs in (quantity, found["larger-scale"].runs):
         if runs:
             rows = arrange(runs, floors=False)
-            lines.append(["all", _setting(runs[0]), *_best_of_both(rows)])
+            lines.append(["all", _setting(runs[0], rows), *_best_of_both(rows)])
     if unseen := found["novel-classes"].runs:
         rows = _over_triples(unseen)
-        lines.append(["all", f"{_setting(unseen[0])}, new classes", "", _best(rows, "novel")])
+        setting = f"{_setting(unseen[0], rows)}, new classes"
+        lines.append(["all", setting, "", _best(rows, "novel")])
     return lines
 
 
@@ -95,13 +102,15 @@ def _over_triples(runs: Sequence[Run]) -> list[Row]:
     return [row for row in rows if len(row.entries) == most]
 
 
-def _setting(run: Run) -> str:
+def _setting(run: Run, rows: Sequence[Row]) -> str:
+    """Of a run, and how many methods stand beside each other."""
     e = run.experiment
     mix = f"Dir({e.federation.alpha:g})"
     if e.federation.scheme == "quantity":
         mix = f"{e.federation.classes} classes each"
     encoder = f"{e.network.encoder} of width {e.network.width}"
-    return f"{e.federation.clients} of {e.federation.samples}, {mix}, {encoder}"
+    clients = f"{e.federation.clients} of {e.federation.samples}"
+    return f"{clients}, {mix}, {encoder}; {len(rows)} methods"
 
 
 def _best_of_both(rows: Sequence[Row]) -> list[str]:
@@ -138,6 +147,8 @@ def _claims(found: Mapping[str, Gathered]) -> list[str]:
         for claim in panel_of(scheme).claims:
             forms = [replace(claim, of=claim.of + form) for form in FORMS]
             verdicts = [form.judge(by_method(runs)) for form in forms]
+            if all(verdict == NOT_RUN for verdict in verdicts):
+                continue
             words = " and ".join(f"{verdict} ({how})" for verdict, how in verdicts)
             where = SCHEMES[scheme][0].lower() + SCHEMES[scheme][1:]
             said.append(f"{claim.text}, {where}: {words}.")
