@@ -24,6 +24,7 @@ from calibre.deploy.client import app
 from calibre.deploy.grid import GridCrew
 from calibre.deploy.nodes import Nodes
 from calibre.deploy.records import Hello, SiteReport, block_of, envelope, text_of
+from calibre.engine.gathering import Gathering
 from calibre.engine.messages import METHOD, Assessed, Failed, Job, Outcome, Personalised
 from calibre.engine.plausible import check_state
 from calibre.engine.rounds import OngoingRun, keep
@@ -152,7 +153,8 @@ def _used(outcome: Outcome, run: OngoingRun) -> str:
         return "used" if reply.scores else "refused"
     failures = run.failures
     try:
-        state = run.method.aggregate(run.state, run._checked(iter([outcome]), {}, []))
+        gathering = Gathering(run.experiment, run.federation, run.state, run._failed, run.emit)
+        state = gathering.aggregate(iter([outcome]))
     except EmptyMeanError:
         assert run.failures == failures + 1, "left out, and not named"
         assert isinstance(reply, Failed) or ": its update" in run.last_failure
