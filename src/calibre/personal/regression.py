@@ -37,7 +37,9 @@ class Tasks(NamedTuple):
     offset: Tensor  # [B, 1, K, n]: logits where all coefficients are zero
     labels: Tensor  # int64 [B, M, 1, n]
     trained: Tensor  # [B, M, 1, n]: 1 where the task learns from the sample, else 0
+    passed: Tensor  # bool [B, M, 1, n]: where it does not
     known: Tensor  # [B, M, K, 1]: 1 where the class takes part in the task's softmax, else 0
+    number: Tensor  # [B, M, 1, 1]: of those classes
     push: Tensor  # [B, M, K, r]: the part of the labels in the gradient
 
     @staticmethod
@@ -46,6 +48,7 @@ class Tasks(NamedTuple):
     ) -> "Tasks":
         """From [B, n, r], [B, K, n], [B, n], and [B, M, n] and [B, M, K] that are true or false."""
         learnt = trained.to(design).unsqueeze(2)
+        taking_part = known.to(design).unsqueeze(3)
         truth = torch.zeros_like(offset).scatter_(1, labels.unsqueeze(1), -1)
         return Tasks(
             design=design,
@@ -53,7 +56,9 @@ class Tasks(NamedTuple):
             offset=offset.unsqueeze(1),
             labels=labels[:, None, None].expand(-1, trained.shape[1], -1, -1),
             trained=learnt,
-            known=known.to(design).unsqueeze(3),
+            passed=learnt == 0,
+            known=taking_part,
+            number=taking_part.sum(2, keepdim=True),
             push=_product(truth.unsqueeze(1) * learnt, design),
         )
 
@@ -76,7 +81,7 @@ def minimise(
     are within ``distance`` of the best. Tasks do not touch each other. The sum of the coefficients
     over classes changes no answer; it is zero at the optimum, and from the start.
     """
-    found = _centred(start, tasks.known)
+    found = _centred(start, tasks)
     rows = torch.arange(len(start), device=start.device)
     blocks = None
     for phase in range(PHASES):
@@ -100,9 +105,9 @@ class _Point(NamedTuple):
     @staticmethod
     def at(tasks: Tasks, penalty: Tensor, place: Tensor, logits: Tensor) -> "_Point":
         chances = logits.log_softmax(2)
-        surprise = -chances.gather(2, tasks.labels).where(tasks.trained > 0, 0).sum((2, 3))
+        likely = chances.gather(2, tasks.labels).masked_fill_(tasks.passed, 0).sum((2, 3))
         chances = chances.exp_().mul_(tasks.trained)
-        return _Point(place, logits, chances, surprise + _dot(penalty * place, place) / 2)
+        return _Point(place, logits, chances, _dot(penalty * place, place) / 2 - likely)
 
     def only(self, clients: Tensor) -> "_Point":
         return _Point(*(tensor[clients] for tensor in self))
@@ -125,36 +130,37 @@ def _descend(
     point = _Point.at(tasks, penalty, start, tasks.logits(start))
     steps, changes = (t.new_zeros(2, *t.shape) for t in (start, point.logits))
     moving = torch.ones_like(ridge, dtype=torch.bool)
-    least = _rounding(tasks, ridge)
+    least, near = _rounding(tasks, ridge), distance**2 * ridge.clamp(max=1)
     for _ in range(iterations):
         gradient = _gradient(tasks, penalty, point)
         diagonal = _diagonal(tasks, penalty, point)
-        moving &= _unfinished(ridge, point, gradient, diagonal, gap, distance, least)
+        moving &= _unfinished(ridge, point, gradient, diagonal, gap, near, least)
         busy = moving.any(1)
-        if busy.sum() <= 0.75 * len(rows):
+        if int(busy.sum()) <= 0.75 * len(rows):
             found[rows] = point.place
             tasks, point = tasks.only(busy), point.only(busy)
             steps, changes = steps[:, busy], changes[:, busy]
-            rows, ridge, penalty, moving, least, gradient, diagonal = (
-                t[busy] for t in (rows, ridge, penalty, moving, least, gradient, diagonal)
+            rows, ridge, penalty, moving, least, near, gradient, diagonal = (
+                t[busy] for t in (rows, ridge, penalty, moving, least, near, gradient, diagonal)
             )
             blocks = None if blocks is None else blocks[busy]
         if not len(rows):
             break
         if blocks is None:
-            downhill = gradient / diagonal
+            uphill = gradient / diagonal
         else:
-            downhill = torch.cholesky_solve(gradient.unsqueeze(4), blocks).squeeze(4)
-        steps[0] = _centred(-downhill, tasks.known)
-        changes[0] = _product(steps[0], tasks.design.mT)
-        slopes = _gram(steps, gradient.unsqueeze(0))  # [T, 2, 1]
+            uphill = torch.cholesky_solve(gradient.unsqueeze(4), blocks).squeeze(4)
+        uphill = _centred(uphill, tasks)
+        steps[0], changes[0] = uphill, _product(uphill, tasks.design.mT)
+        flat = _flat(steps)
+        slopes = _gram(flat, _row(gradient))  # [T, 2, 1]
         share = _newton(_curvature(penalty, point, steps, changes), slopes)  # [T, 1, 2]
-        step = torch.bmm(share, _flat(steps)).view_as(point.place)
+        step = torch.bmm(share, flat).view_as(point.place)
         change = torch.bmm(share, _flat(changes)).view_as(point.logits)
         slope = torch.bmm(share, slopes).view_as(ridge)
         length, point = _walk(tasks, penalty, point, step, change, slope, moving)
         steps[1], changes[1] = step * length, change * length
-        moving &= length.flatten(1) > 0
+        moving &= length.view_as(moving) > 0
     found[rows] = point.place
     return found, torch.zeros(len(start), dtype=torch.bool).index_fill_(
         0, rows[moving.any(1)], True
@@ -188,27 +194,29 @@ def _unfinished(
     gradient: Tensor,
     diagonal: Tensor,
     gap: float,
-    distance: float,
+    near: Tensor,
     least: Tensor,
 ) -> Tensor:
     """Which tasks can still gain something that matters, and more than the ``least``, [B, M].
 
+    It matters beyond the gap, in parts of the objective, or beyond what is ``near`` the best.
+
     What the objective can still fall by is at most half of g H⁻¹ g. The ridge bounds the Hessian of
     the weights from below; the bias has none, and its own curvature stands in.
     """
-    bias = (gradient[..., -1].square() / diagonal[..., -1]).sum(2)
-    left = _size(gradient) / ridge + bias
-    matters = (left > 2 * gap * point.objective.clamp(min=1)) | (
-        left > distance**2 * ridge.clamp(max=1)
-    )
-    return matters & (left > least)
+    bias = gradient[..., -1].square()
+    size = _dot(gradient, gradient) - bias.sum(2)  # of the weights alone
+    left = size / ridge + (bias / diagonal[..., -1]).sum(2)
+    matters = torch.fmin(2 * gap * point.objective.clamp(min=1), near)
+    return left > torch.maximum(matters, least)
 
 
 def _curvature(penalty: Tensor, point: _Point, steps: Tensor, changes: Tensor) -> Tensor:
     """The Hessian [T, 2, 2] in the plane of two steps that change the logits by ``changes``."""
     weighted = point.chances * changes
-    mean = weighted.sum(3)  # [2, B, M, n]
-    return _gram(weighted, changes) - _gram(mean, mean) + _gram(steps * penalty, steps)
+    mean = _flat(weighted.sum(3))  # [T, 2, n]
+    of_losses = _gram(_flat(weighted), _flat(changes)) - _gram(mean, mean)
+    return of_losses + _gram(_flat(steps * penalty), _flat(steps))
 
 
 def _newton(curvature: Tensor, slopes: Tensor) -> Tensor:
@@ -276,37 +284,43 @@ def _blocks(tasks: Tasks, ridge: Tensor, place: Tensor) -> Tensor | None:
     return torch.where(failed[..., None, None] > 0, diagonal, factor)
 
 
-def _centred(place: Tensor, known: Tensor) -> Tensor:
+def _centred(place: Tensor, tasks: Tasks) -> Tensor:
     """Less the mean over the classes that take part."""
-    mean = place.sum(2, keepdim=True) / known.sum(2, keepdim=True)
-    return torch.addcmul(place, known, mean, value=-1)
+    mean = place.sum(2, keepdim=True) / tasks.number
+    return torch.addcmul(place, tasks.known, mean, value=-1)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """[B, M, K, x] times [B, x, y]."""
-    return torch.bmm(left.flatten(1, 2), right).view(*left.shape[:3], -1)
+    return torch.bmm(left.flatten(1, 2), right).view(*left.shape[:3], right.shape[2])
 
 
 def _flat(vectors: Tensor) -> Tensor:
     """p vectors of each task, [p, B, M, ...], as rows [T, p, ...]; a view."""
-    return vectors.flatten(3).flatten(1, 2).transpose(0, 1)
+    p, B, M = vectors.shape[:3]
+    return vectors.view(p, B * M, -1).transpose(0, 1)
+
+
+def _row(vector: Tensor) -> Tensor:
+    """One vector of each task, [B, M, ...], as a row [T, 1, ...]; a view."""
+    B, M = vector.shape[:2]
+    return vector.view(B * M, 1, -1)
 
 
 def _gram(left: Tensor, right: Tensor) -> Tensor:
-    """All products of p and q vectors of each task, [T, p, q].
+    """All products of p and q vectors of each task, [T, p, x] and [T, q, x], as [T, p, q].
 
     A single task is computed twice: one product of small matrices is rounded in another way than
     many are, and a client's bits must not depend on who is solved with it.
     """
-    one, other = _flat(left), _flat(right)
-    if len(one) == 1:
-        one, other = one.expand(2, -1, -1), other.expand(2, -1, -1)
-    return torch.bmm(one, other.mT)[: left.shape[1] * left.shape[2]]
+    if len(left) > 1:
+        return torch.bmm(left, right.mT)
+    return torch.bmm(left.expand(2, -1, -1), right.expand(2, -1, -1).mT)[:1]
 
 
 def _dot(left: Tensor, right: Tensor) -> Tensor:
     """Of one vector of each task with one, [B, M]."""
-    return _gram(left.unsqueeze(0), right.unsqueeze(0)).view(left.shape[:2])
+    return _gram(_row(left), _row(right)).view(left.shape[:2])
 
 
 def _size(place: Tensor) -> Tensor:
