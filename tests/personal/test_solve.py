@@ -327,9 +327,11 @@ def test_folds_of_a_client_do_not_notice_other_clients() -> None:
         assert torch.equal(answers, alone)
 
 
-def test_nobody_else_decides_how_a_clients_head_is_rounded() -> None:
+@pytest.mark.parametrize("d", [D, 60, 128])
+@pytest.mark.parametrize("n", [13, 40, 60])
+def test_nobody_else_decides_how_a_clients_head_is_rounded(n: int, d: int) -> None:
     """Sites solve alone what one machine solves together: it must be the same to the last bit."""
-    tasks = [problem(n, [0, 2, 3], 0.3, key=n) for n in (40, 41, 42, 43, 44)]
+    tasks = [problem(n + i, [0, 2, 3], 0.3, key=i, d=d) for i in range(5)]
     for task, head in zip(tasks, solve_heads(tasks, CLASSES), strict=True):
         (alone,) = solve_heads([task], CLASSES)
         assert torch.equal(alone.weight, head.weight)

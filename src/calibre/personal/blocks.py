@@ -22,6 +22,8 @@ from calibre.personal.heads import Samples
 ELEMENTS = 2**17  # logits in a block: enough to hide the cost of a call, few enough for the cache
 STEP = 1.25  # from the smallest to the largest client of a block, in samples and in classes,
 # and how much at most padding adds to either
+LINE = 8  # numbers in a cache line. Libraries round by where in a line a matrix begins, so samples,
+# features and coordinates are padded to whole lines: every client's matrices begin with one
 UNLIKELY = -30.0  # the least bias to start from: a class that the prior rules out can be learnt
 
 # The bias of a class of which the client has no label; its weights are zero. The other logits
@@ -44,6 +46,7 @@ class Block:
     axes: Tensor  # [B, d, r]
     mean: Tensor  # [B, d]: of the samples; where the axes cross
     prior: Head  # [B, K, d] and [B, K]
+    features: int  # that the clients' heads have: d without its padding
     offset: Tensor  # [B, K, n]: logits of the prior
 
     def heads(self, coefficients: Tensor, classes: int) -> list[Head]:
@@ -53,8 +56,10 @@ class Block:
         over the client's classes, as they would by themselves without a prior.
         """
         added = coefficients[..., :-1] @ self.axes.mT  # [B, K, d]
-        weights = self.prior.weight + added
-        biases = self.prior.bias + coefficients[..., -1] - (added @ self.mean[..., None])[..., 0]
+        weights = (self.prior.weight + added)[..., : self.features]
+        # a sum: a product with one vector is rounded in one way for one client, and else in another
+        at_the_mean = (added * self.mean[:, None]).sum(2)
+        biases = self.prior.bias + coefficients[..., -1] - at_the_mean
         heads = []
         for held, weight, bias in zip(self.classes, weights, biases, strict=True):
             head = Head(
@@ -80,7 +85,7 @@ def blocks(
     order = sorted(range(len(samples)), key=lambda i: (kinds[i], i))
     for kind, alike in itertools.groupby(order, key=kinds.__getitem__):
         members = list(alike)
-        n, K = (_largest(step) for step in kind)
+        n, K = _whole_lines(_largest(kind[0])), _largest(kind[1])
         many = max(1, ELEMENTS // (tasks * n * K))
         for start in range(0, len(members), many):
             group = members[start : start + many]
@@ -104,6 +109,10 @@ def _largest(kind: int) -> int:
     return math.floor(STEP**kind + 1e-6)
 
 
+def _whole_lines(count: int) -> int:
+    return -(-count // LINE) * LINE
+
+
 def _block(
     members: list[int],
     n: int,
@@ -112,12 +121,17 @@ def _block(
     priors: list[Head | None],
     held: list[Tensor],
 ) -> Block:
-    features = _padded([client.features.double() for client in samples], n)  # [B, n, d]
+    d = samples[0].features.shape[1]
+    wide = (0, _whole_lines(d) - d)
+    features = _padded([F.pad(client.features.double(), wide) for client in samples], n)
     counts = torch.tensor([len(client.labels) for client in samples], device=features.device)
     real = torch.arange(n, device=features.device) < counts[:, None]
     mean = features.sum(1) / counts[:, None]
     coordinates, axes = _principal((features - mean[:, None]) * real[..., None])
-    starts = [_start(prior, k, features) for prior, k in zip(priors, held, strict=True)]
+    r = coordinates.shape[2]
+    beyond = (0, _whole_lines(r + 1) - (r + 1))  # axes along which nothing lies
+    starts = [_start(prior, k, d, features) for prior, k in zip(priors, held, strict=True)]
+    starts = [Head(F.pad(start.weight, wide), start.bias) for start in starts]
     prior = Head(*(_padded(list(part), K) for part in zip(*starts, strict=True)))
     places = [torch.searchsorted(k, c.labels) for k, c in zip(held, samples, strict=True)]
     return Block(
@@ -126,18 +140,19 @@ def _block(
         labels=_padded(places, n),
         real=real,
         present=_padded([torch.ones_like(k, dtype=torch.bool) for k in held], K),
-        design=F.pad(coordinates, (0, 1), value=1.0),
-        axes=axes,
+        design=F.pad(F.pad(coordinates, beyond), (0, 1), value=1.0),
+        axes=F.pad(axes, beyond),
         mean=mean,
         prior=prior,
         offset=torch.baddbmm(prior.bias[..., None], prior.weight, features.mT),
+        features=d,
     )
 
 
-def _start(prior: Head | None, held: Tensor, like: Tensor) -> Head:
+def _start(prior: Head | None, held: Tensor, d: int, like: Tensor) -> Head:
     """The prior's rows of a client's classes, centred as in ``Block.heads``; zero without one."""
     if prior is None:
-        return Head(like.new_zeros(len(held), like.shape[2]), like.new_zeros(len(held)))
+        return Head(like.new_zeros(len(held), d), like.new_zeros(len(held)))
     weight, bias = (part.to(like)[held] for part in prior)
     return Head(weight - weight.mean(0), (bias - bias.max()).clamp(min=UNLIKELY))
 
