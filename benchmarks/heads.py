@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from calibre.personal.cross_validation import curves_of, strengths_for
-from calibre.personal.encoded import PIXELS, Encoded, Expert
+from calibre.personal.encoded import SHARES, Encoded, Expert
 from calibre.personal.heads import Samples, fresh_head, train_heads
 from calibre.personal.holdout import FOLDS, stratified
 from calibre.personal.pooling import Curves, Features, pooled
@@ -83,19 +83,19 @@ def solve(clients: int = 1000, cores: int = 2) -> dict[str, float]:
 
 
 def _client(number: int) -> Encoded:
-    """50 labels of 5 of 10 classes, 128 features of an encoder and 60 components of pixels."""
+    """50 labels of 5 of 10 classes, by an encoder, by patterns of patches and by their pixels."""
     draw = stream(0, "benchmark-solved", number)
     held = torch.randperm(CLASSES, generator=draw)[:5]
     labels = held[torch.randint(5, (50,), generator=draw)]
-    kinds: tuple[tuple[Features, int, float], ...] = (("encoder", 128, 1.0), ("pixels", 60, PIXELS))
+    kinds: tuple[tuple[Features, int], ...] = (("encoder", 128), ("patches", 256), ("pixels", 60))
     experts = []
-    for name, d, share in kinds:
+    for name, d in kinds:
         means = torch.randn(CLASSES, 32, generator=draw)
         mixed = means[labels] + torch.randn(len(labels), 32, generator=draw)
         raw = mixed @ torch.randn(32, d, generator=draw) + torch.randn(50, d, generator=draw)
         by = scaling(raw)
         samples = Samples(standardise(raw, by), labels)
-        experts.append(Expert(name, nn.Identity(), share, by, samples, None))
+        experts.append(Expert(name, nn.Identity(), SHARES[name], by, samples, None))
     return Encoded(experts, CLASSES, stratified(labels, FOLDS, draw))
 
 

@@ -183,9 +183,10 @@ class PersonalSettings(Settings):
     """Each client's own classifier on the frozen encoder."""
 
     head: Literal["solved", "paper"] = "solved"  # to convergence; or 10 epochs, SGD .05, 32
-    features: Literal["encoder", "pixels"] = "pixels"  # what a solved head sees; pixels: their
-    # principal components beside the encoding
+    features: Literal["encoder", "pixels", "patches"] = "patches"  # what a solved head sees: the
+    # encoding; principal components of the pixels beside it; and patterns of patches beside both
     components: Positive = 60  # of the pixels
+    patterns: Positive = 32  # of patches
     finetune_encoder: bool = False  # a client's own copy of it follows its labels, if that helps
     epochs: Count = 10  # of the paper's head, of fine-tuning, and of methods' own ways
     lr: Annotated[float, Field(gt=0)] = 0.05

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calibre.personal import cross_validation, solved_head
 from calibre.personal.cross_validation import curves_of, held_out, strengths_for
-from calibre.personal.encoded import NEAR, NEAR_PIXELS, PIXELS
+from calibre.personal.encoded import NEAR, NEAR_SHARES, SHARES
 from calibre.personal.model import Kept, as_classifier
 from calibre.personal.pooling import STRENGTHS, pooled
 from calibre.personal.predictor import SideBySide
@@ -43,16 +43,16 @@ def test_the_head_is_the_regression_of_scikit_learn_on_standardised_features(tin
     assert np.allclose(found, oracle.predict_log_proba(x), atol=2e-3)
 
 
-def test_two_experts_are_one_head_that_adds_their_logits(tiny, tmp_path):
+def test_experts_are_one_head_that_adds_their_logits(tiny, tmp_path):
     prepared = a_site(tiny, tmp_path)
     site, test = prepared.site, prepared.test
     seen = encoded(site)
-    strengths = [0.3, 0.1]
+    strengths = [0.3, 0.2, 0.1]
     shown = seen.shown(test.images, site.normalization)
     found = F.linear(shown, *solved([seen], [strengths])[0]).double()
     added = 0
     with torch.no_grad():
-        for expert, strength, share in zip(seen.experts, strengths, (1, PIXELS), strict=True):
+        for expert, strength, share in zip(seen.experts, strengths, SHARES.values(), strict=True):
             raw = expert.part.eval()(site.plain(test.images)).double()
             x = (raw - expert.scaling.centre) / expert.scaling.spread
             added = added + share * F.linear(x, *alone(expert, strength))
@@ -64,18 +64,18 @@ def test_classes_without_a_label_are_never_answered(tiny, tmp_path):
     prepared = a_site(tiny, tmp_path)
     seen = encoded(prepared.site)
     shown = seen.shown(prepared.test.images, prepared.site.normalization)
-    answers = F.linear(shown, *solved([seen], [[10.0, 10.0]])[0]).argmax(1)
+    answers = F.linear(shown, *solved([seen], [[10.0] * 3])[0]).argmax(1)
     assert set(answers.tolist()) <= set(seen.labels.tolist())
 
 
 def test_held_out_labels_are_answered_by_heads_that_did_not_see_them(tiny, tmp_path):
     """By hand: heads fitted to the other folds, for one of them."""
     seen = encoded(a_site(tiny, tmp_path).site)
-    (found,) = held_out([seen], [[0.3, 0.1]])
+    (found,) = held_out([seen], [[0.3, 0.2, 0.1]])
     fold = int(found.folds[0])
     rows = seen.fold != fold
     expected = 0
-    for expert, strength, share in zip(seen.experts, (0.3, 0.1), (1, PIXELS), strict=True):
+    for expert, strength, share in zip(seen.experts, (0.3, 0.2, 0.1), SHARES.values(), strict=True):
         x, y = expert.samples
         head = solve_heads([HeadProblem(x[rows], y[rows], strength, expert.prior)], 10)[0]
         expected = expected + share * F.linear(x[seen.fold == fold], *head)
@@ -121,7 +121,7 @@ def test_the_model_that_is_kept_is_the_model_that_was_scored(tiny, tmp_path):
         assert equal(kept.own, model.tensors)
         prepared = home.prepared("method", state, model.client)
         parts, head = as_classifier(home.load("method").method, prepared.site.network, kept.own)
-        assert len(parts) == 2
+        assert len(parts) == 3
         with torch.no_grad():
             z = SideBySide(parts).eval()(prepared.site.plain(prepared.test.images))
         right = (F.linear(z, *head).argmax(1) == prepared.test.labels).sum()
@@ -190,10 +190,10 @@ def test_a_head_that_was_taught_by_class_learns_how_frequent_classes_are(tiny, t
         state = home.initial_state()
         site = home.prepared("method", state, 0).site
         seen = encoded(site)
-        (plain,) = solved([seen], [[0.1, 0.1]])
+        (plain,) = solved([seen], [[0.1] * 3])
         others = seen.shown(site.images[site.labelled :], site.normalization)
         shown = others if site.labels_by_class else None
-        (mix,) = mixes_of([seen], [shown], [[0.1, 0.1]], [plain])
+        (mix,) = mixes_of([seen], [shown], [[0.1] * 3], [plain])
         told.append(torch.equal(mix(plain).bias, plain.bias))
     assert told == [False, True]
 
@@ -208,13 +208,16 @@ def test_where_the_encoder_has_met_the_labels_a_head_stays_near_the_one_it_was_t
     novel = home.federation.novel_ids[0]
     trained, new = (encoded(home.prepared("method", state, c).site) for c in (0, novel))
     assert (trained.experts[0].strength, new.experts[0].strength) == (NEAR, None)
-    assert trained.experts[1].strength is None  # pixels have met nothing
-    assert (trained.experts[1].share, new.experts[1].share) == (NEAR_PIXELS, PIXELS)
+    for place, name in ((1, "patches"), (2, "pixels")):
+        assert trained.experts[place].strength is None  # they have met nothing
+        shares = trained.experts[place].share, new.experts[place].share
+        assert shares == (NEAR_SHARES[name], SHARES[name])
     told = curves_of([trained, new])
-    assert [set(curves) for curves in told] == [{"pixels"}, {"encoder", "pixels"}]
+    expected = [{"patches", "pixels"}, {"encoder", "patches", "pixels"}]
+    assert [set(curves) for curves in told] == expected
     strengths = strengths_for([trained, new], pooled(told))
     assert strengths[0][0] == NEAR
-    assert all(strength in STRENGTHS for strength in (strengths[0][1], *strengths[1]))
+    assert all(strength in STRENGTHS for strength in (*strengths[0][1:], *strengths[1]))
 
 
 def test_another_role_does_not_solve_the_same_pixels_again(tiny, tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def learner_of(finished: FinishedRun, pixels: Tensor) -> Learner:
     check_encoder(finished)
     site = site_of(finished, pixels)
     encoder, norm = site.network.get_submodule("encoder"), site.normalization
-    parts = parts_for(site.personal.features, encoder, site.images, norm, site.personal.components)
+    parts = parts_for(site.personal, encoder, site.images, norm)
     unknown = torch.zeros(len(site.images), dtype=torch.int64)
     images = encode_client(parts, site.images, unknown, norm, 1, rng.stream(0, "folds of labels"))
     return Learner(images, finished.choice, lambda classes: prior_for(finished, site, classes))

@@ -82,9 +82,8 @@ def check_encoder(finished: FinishedRun) -> None:
 def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     """The newcomer's images; the run's head, where it knows all these classes, is the prior."""
     encoder = site.network.get_submodule("encoder")
-    features = site.personal.features
-    norm, count = site.normalization, site.personal.components
-    parts = parts_for(features, encoder, site.images, norm, count)
+    norm = site.normalization
+    parts = parts_for(site.personal, encoder, site.images, norm)
     prior = prior_for(finished, site, arrived.classes)
     folds = rng.stream(site.seed, "folds", site.client)
     return encode_client(parts, site.images, arrived.train.labels, norm, site.classes, folds, prior)

@@ -33,6 +33,7 @@ class Components(nn.Module):
 
     def __init__(self, channels: int, side: int, count: int) -> None:
         super().__init__()
+        self.side = side
         self.pixels = Pixels(channels, side)
         self.features = count
         self.register_buffer("centre", torch.zeros(self.pixels.features))

@@ -1,9 +1,10 @@
-"""A client's images as a solved head sees them: by the encoder, and by their pixels.
+"""A client's images as a solved head sees them: by the encoder, by patches, and by pixels.
 
-Two experts look at every image: a head on the encoding, and one on the pixels' principal
-components. They err on different images, because a small encoder's pooling loses where in a
-picture things are. So their logits are added, the pixels' with a lower share; being linear, both
-are one head on both parts side by side.
+Three experts look at every image: a head on the encoding, one on the patterns of patches
+(:mod:`calibre.models.patches`), and one on the pixels' principal components. They err on different
+images: a small encoder's pooling loses where in a picture things are, and what the encoder learned
+from all clients is not what a client's own images look like. So their logits are added, each with
+its share; being linear, they are one head on all parts side by side.
 
 Shapes: n labelled images, d features, K classes.
 """
@@ -20,20 +21,28 @@ from calibre.local.features import encode
 from calibre.local.memory import FORGETFUL, Memory
 from calibre.models.fixed import LARGEST_SIDE, Components, Pixels
 from calibre.models.network import Head
+from calibre.models.patches import Patches
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import FOLDS, stratified
 from calibre.personal.pooling import Features
 from calibre.personal.predictor import SideBySide
 from calibre.personal.solve import Scaling, fold, scaling, standardise, unfold
+from calibre.sections import PersonalSettings
+from calibre.tensors import put, take
 
-# Of the pixels' logits beside the encoder's. From a half to one made no difference on training
-# images of Fashion-MNIST (1.3 points above the encoder alone) and CIFAR-10 (0.8 points).
-PIXELS = 0.75
+# Of the other experts' logits beside the encoder's. On training images, as folders of 30 labels,
+# pixels gave 1 point and patches 2 more, from shares of a half on, and alike of CIFAR-10 and of
+# Fashion-MNIST; 64 or 100 patterns gave no more than 32.
+SHARES: dict[Features, float] = {"encoder": 1.0, "patches": 1.0, "pixels": 0.75}
 # C of a head near the one that was trained together with the encoder. An encoder that has met a
 # label answers it better than others, also where it is held out; so cross-validation would choose
 # too weak a penalty. It cost 0.3 to 2 points on training images of Fashion-MNIST and CIFAR-10.
 NEAR = 0.01
-NEAR_PIXELS = 0.5  # beside such a head, whose logits are smaller; a third to one made no difference
+# beside such a head, whose logits are smaller
+NEAR_SHARES: dict[Features, float] = {"encoder": 1.0, "patches": 1.0, "pixels": 0.5}
+
+
+Fitted = Components | Patches  # to a client's own images, without labels
 
 
 class Expert(NamedTuple):
@@ -94,34 +103,40 @@ class Encoded:
 
 
 def parts_for(
-    features: Features,
+    settings: PersonalSettings,
     encoder: nn.Module,
     images: Tensor,
     normalization: Normalization,
-    count: int,
     memory: Memory = FORGETFUL,
 ) -> list[nn.Module]:
-    """The encoder, and where asked for the components of these images' pixels beside it."""
-    if features == "encoder":
-        return [encoder]
-    components = _unfitted(images, count)
-    (fitted,) = memory.recall(_fitted, [(images, normalization, count)])
-    components.centre, components.directions = fitted
-    return [encoder, components]
+    """The encoder, and beside it what the settings ask for, fitted to these images."""
+    kinds: list[tuple[type[Fitted], int]] = []
+    if settings.features == "patches":
+        kinds.append((Patches, settings.patterns))
+    if settings.features != "encoder":
+        kinds.append((Components, settings.components))
+    parts = [_unfitted(kind, images, count) for kind, count in kinds]
+    for part, (kind, count) in zip(parts, kinds, strict=True):
+        (tensors,) = memory.recall(_fitted, [(images, normalization)], kind, count)
+        put(part, dict(zip(sorted(take(part)), tensors, strict=True)))
+    return [encoder, *parts]
 
 
-def _unfitted(images: Tensor, count: int) -> Components:
+def _unfitted(kind: type[Fitted], images: Tensor, count: int) -> Fitted:
     height, channels = images.shape[1], images.shape[3]
-    return Components(channels, min(height, LARGEST_SIDE), count).to(images.device)
+    return kind(channels, min(height, LARGEST_SIDE), count).to(images.device)
 
 
-def _fitted(asked: list[tuple[Tensor, Normalization, int]]) -> list[tuple[Tensor, Tensor]]:
-    """The centre and the directions of the components of some images' pixels."""
+def _fitted(
+    asked: list[tuple[Tensor, Normalization]], kind: type[Fitted], count: int
+) -> list[tuple[Tensor, ...]]:
+    """The tensors, by name, of a part that is fitted to some images."""
     fitted = []
-    for images, normalization, count in asked:
-        components = _unfitted(images, count)
-        components.fit(plain(images, normalization))
-        fitted.append((components.centre, components.directions))
+    for images, normalization in asked:
+        part = _unfitted(kind, images, count)
+        part.fit(plain(images, normalization))
+        tensors = take(part)
+        fitted.append(tuple(tensors[name] for name in sorted(tensors)))
     return fitted
 
 
@@ -144,16 +159,17 @@ def encode_client(
     """
     experts: list[Expert] = []
     near = NEAR if met_labels and prior is not None else None
+    shares = SHARES if near is None else NEAR_SHARES
     for i, part in enumerate(parts):
         raw = encode(part, images, normalization)
         by = common_scaling(raw) if isinstance(part, Pixels | Components) else scaling(raw)
         samples = Samples(standardise(raw[: len(labels)], by), labels)
         if i == 0:
             towards = unfold(prior, by) if prior is not None else None
-            experts.append(Expert("encoder", part, 1.0, by, samples, towards, near))
+            experts.append(Expert("encoder", part, shares["encoder"], by, samples, towards, near))
         else:
-            share = PIXELS if near is None else NEAR_PIXELS
-            experts.append(Expert("pixels", part, share, by, samples, None, None, memory))
+            name: Features = "patches" if isinstance(part, Patches) else "pixels"
+            experts.append(Expert(name, part, shares[name], by, samples, None, None, memory))
     return Encoded(experts, classes, stratified(labels.cpu(), FOLDS, generator))
 
 

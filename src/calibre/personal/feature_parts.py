@@ -7,6 +7,7 @@ from torch import nn
 
 from calibre.models.fixed import Components, Nothing, Pixels
 from calibre.models.network import Problem, build_encoder
+from calibre.models.patches import Patches
 from calibre.settings import Settings
 
 Size = Annotated[int, Field(ge=1, le=4096)]
@@ -15,14 +16,16 @@ Size = Annotated[int, Field(ge=1, le=4096)]
 class PartSpec(Settings):
     """What a part is; its tensors are in the bundle's model."""
 
-    kind: Literal["encoder", "pixels", "components", "nothing"] = "encoder"
-    side: Size | None = None  # of pixels and components
-    count: Size | None = None  # of components
+    kind: Literal["encoder", "patches", "pixels", "components", "nothing"] = "encoder"
+    side: Size | None = None  # of the picture that is looked at
+    count: Size | None = None  # of components, or of patterns
 
 
 def spec_of(part: nn.Module) -> PartSpec:
     if isinstance(part, Components):
-        return PartSpec(kind="components", side=part.pixels.side, count=part.features)
+        return PartSpec(kind="components", side=part.side, count=part.features)
+    if isinstance(part, Patches):
+        return PartSpec(kind="patches", side=part.side, count=len(part.offset))
     if isinstance(part, Pixels):
         return PartSpec(kind="pixels", side=part.side)
     return PartSpec(kind="nothing" if isinstance(part, Nothing) else "encoder")
@@ -37,10 +40,18 @@ def build_part(spec: PartSpec, problem: Problem) -> nn.Module:
     side = spec.side or problem.size
     if spec.kind == "pixels":
         return Pixels(problem.channels, side)
-    return Components(problem.channels, side, spec.count or 1)
+    fitted = Patches if spec.kind == "patches" else Components
+    return fitted(problem.channels, side, spec.count or 1)
 
 
 def in_words(specs: tuple[PartSpec, ...]) -> str:
-    words = {"encoder": "the encoder", "pixels": "pixels", "nothing": "nothing at all"}
-    named = [words.get(s.kind, f"{s.count} principal components of the pixels") for s in specs]
-    return " and ".join(named)
+    return " and ".join(
+        {
+            "encoder": "the encoder",
+            "patches": f"{spec.count} patterns of patches",
+            "components": f"{spec.count} principal components of the pixels",
+            "pixels": "pixels",
+            "nothing": "nothing at all",
+        }[spec.kind]
+        for spec in specs
+    )

@@ -14,6 +14,7 @@ from calibre.local.site import Site
 from calibre.methods.method import Method
 from calibre.models.fixed import Components
 from calibre.models.network import Head
+from calibre.models.patches import Patches
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut
 from calibre.personal.pooling import Curves
@@ -105,9 +106,9 @@ def part_tensors(parts: Sequence[nn.Module]) -> Tensors:
     """How further parts beside the encoder are kept: ``parts.1.directions`` and so on."""
     kept: Tensors = {}
     for i, part in enumerate(parts, start=1):
-        assert isinstance(part, Components)
+        assert isinstance(part, Components | Patches)
         kept |= {f"parts.{i}.{name}": tensor for name, tensor in take(part).items()}
-        kept[f"parts.{i}.side"] = torch.tensor(part.pixels.side)
+        kept[f"parts.{i}.side"] = torch.tensor(part.side)
     return kept
 
 
@@ -132,11 +133,24 @@ def as_classifier(method: Method, network: nn.Module, own: Tensors) -> tuple[lis
 
 
 def _further_parts(own: Tensors) -> list[nn.Module]:
-    directions = own.get("parts.1.directions")
-    if directions is None:
-        return []
-    pixels, count = directions.shape
-    side = int(own["parts.1.side"])
-    part = Components(pixels // side**2, side, count)
-    put(part, {"centre": own["parts.1.centre"], "directions": directions})
-    return [part]
+    """Those that :func:`part_tensors` kept."""
+    kept: dict[int, Tensors] = {}
+    for name, tensor in own.items():
+        if belongs(name, ("parts",)):
+            _, number, own_name = name.split(".", 2)
+            kept.setdefault(int(number), {})[own_name] = tensor
+    return [_part(kept[number]) for number in sorted(kept)]
+
+
+def _part(tensors: Tensors) -> nn.Module:
+    held = dict(tensors)
+    side = int(held.pop("side"))
+    part: nn.Module
+    if "filters" in held:
+        count, channels = held["filters"].shape[:2]
+        part = Patches(channels, side, count)
+    else:
+        pixels, count = held["directions"].shape
+        part = Components(pixels // side**2, side, count)
+    put(part, held)
+    return part

@@ -2,7 +2,7 @@
 
 Where the server has a head, a client's is shrunk towards it instead of towards zero. How strongly
 is chosen by cross-validation (:mod:`calibre.personal.pooling`), unless the encoder has met the
-labels. A second head on the pixels helps the first (:mod:`calibre.personal.encoded`). The heads of
+labels. Heads on patches and pixels help it (:mod:`calibre.personal.encoded`). The heads of
 a group of clients are solved together.
 """
 
@@ -144,11 +144,11 @@ def _models(batch: Sequence[_Shown], choice: HeadChoice | None) -> list[Personal
 def encoded(site: Site) -> Encoded:
     """A client's images by its site's network."""
     encoder = site.network.get_submodule("encoder")
-    floor = isinstance(encoder, Pixels | Nothing)  # which is what it is
-    features = "encoder" if floor else site.personal.features
-    norm, count = site.normalization, site.personal.components
+    settings, norm = site.personal, site.normalization
+    if isinstance(encoder, Pixels | Nothing):  # a floor, which is what it is
+        settings = settings.model_copy(update={"features": "encoder"})
     return encode_client(
-        parts_for(features, encoder, site.images, norm, count, site.memory),
+        parts_for(settings, encoder, site.images, norm, site.memory),
         site.images,
         site.labels[: site.labelled],
         norm,
