@@ -5,9 +5,11 @@
 Folders of eight sites with 40 labels each, made of CIFAR-10 and scored on training images that
 nobody holds (``benchmarks.folders --rehearsal``). After every round of a run, heads are solved on
 the encoder as it then is; only the rounds count as time. All training runs in one process with one
-thread. Beside the settings that `run --data` chooses: AdamW, small views, the paper's two terms
-left out, each objective, and SimCLR as lightly's guide has it, in a plain loop over everybody's
-images at once: what a person would write who could gather the data.
+thread. Beside the settings that `run --data` chooses: the same encoders with fewer features for
+their heads; the first version's way, which trained without labels and had the paper's heads; AdamW,
+small views, the paper's two terms left out, each objective; and SimCLR as lightly's guide has it,
+in a plain loop over everybody's images at once: what a person would write who could gather the
+data.
 """
 
 import argparse
@@ -41,6 +43,7 @@ ADAMW = {"sgd": {"kind": "adamw"}}
 NO_TERMS = {"prototypes": {"alpha_p": 0.0, "alpha_n": 0.0}, "aggregation": {"gamma": 0.0}}
 VARIANTS: dict[str, dict[str, Any]] = {
     "as chosen": {},
+    "without labels": {"method": {"labels": {"weight": 0}}},
     "AdamW": {"method": ADAMW},
     "four small views": {"views": {"extra": 4}},
     "AdamW and four small views": {"method": ADAMW, "views": {"extra": 4}},
@@ -50,6 +53,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         for name in OBJECTIVES
         if name != "simclr"
     },
+}
+# other personal models on the encoders of a variant, by what rows of the table are called
+HEADS: dict[str, dict[str, dict[str, Any]]] = {
+    "as chosen": {
+        "as chosen, heads without patches": {"features": "pixels"},
+        "as chosen, heads on the encoder alone": {"features": "encoder"},
+    },
+    "without labels": {"the first version: without labels, the paper's heads": {"head": "paper"}},
 }
 PEER = "lightly's SimCLR, plain loop"
 PEER_EPOCHS, PEER_BATCH, PEER_RATE, PEER_TEMPERATURE = 60, 128, 0.06, 0.5
@@ -64,36 +75,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.time_to_accuracy")
     parser.add_argument("--draws", nargs="+", type=int, default=[0, 1, 2], help="seeds")
     parser.add_argument("--target", type=float, default=58.0, help="mean accuracy in percent")
-    parser.add_argument("--only", nargs="+", default=[], help="words in a variant's name")
+    parser.add_argument("--only", nargs="+", default=[*VARIANTS, PEER], choices=[*VARIANTS, PEER])
     parser.add_argument("--out", type=Path, default=Path("time"))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    names = [n for n in (*VARIANTS, PEER) if not asked.only or any(w in n for w in asked.only)]
     header = [f"draw {d}: s to {asked.target:g} %" for d in asked.draws]
     table = Table("training", *header, "best %", "after s")
-    for name in names:
-        curves = []
+    for name in asked.only:
+        by_draw = []
         for draw in asked.draws:
             place = folders("cifar10", LABELS, draw, rehearsal=True, out=asked.out)
-            curves.append([*curve(name, place)])
-        best = [max(points, key=lambda point: point.accuracy) for points in curves]
-        table.add_row(
-            name,
-            *(_time_to(asked.target, points) for points in curves),
-            f"{np.mean([point.accuracy for point in best]):.1f}",
-            f"{np.mean([point.seconds for point in best]):.0f}",
-        )
+            by_draw.append(curves_of(name, place))
+        for row in by_draw[0]:
+            curves = [found[row] for found in by_draw]
+            best = [max(points, key=lambda point: point.accuracy) for points in curves]
+            table.add_row(
+                row,
+                *(_time_to(asked.target, points) for points in curves),
+                f"{np.mean([point.accuracy for point in best]):.1f}",
+                f"{np.mean([point.seconds for point in best]):.0f}",
+            )
         Console().print(table)
 
 
-def curve(name: str, place: Path) -> Iterator[Point]:
-    """The accuracy after every round, or of the plain loop after every third epoch."""
+def curves_of(name: str, place: Path) -> dict[str, list[Point]]:
+    """The accuracy after every round, or of the plain loop after every third epoch, by row."""
     if name == PEER:
-        return plain_loop(place)
-    return federated(VARIANTS[name], place, place.with_name(f"{place.name}.{_file_name(name)}"))
+        return {name: [*plain_loop(place)]}
+    out = place.with_name(f"{place.name}.{_file_name(name)}")
+    heads = {name: {}, **HEADS.get(name, {})}
+    return federated(VARIANTS[name], place, out, heads)
 
 
-def federated(changes: Mapping[str, Any], place: Path, out: Path) -> Iterator[Point]:
+def federated(
+    changes: Mapping[str, Any], place: Path, out: Path, heads: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[Point]]:
+    """One training, and its checkpoints' accuracies by each kind of heads."""
     experiment, _ = calibre.choose(
         place, **{**changes, "personal": {"floors": []}, "engine": {"workers": 0, "keep": 1000}}
     )
@@ -106,18 +123,22 @@ def federated(changes: Mapping[str, Any], place: Path, out: Path) -> Iterator[Po
 
     calibre.run(experiment, out, note)
     run = FinishedRun(out)
-    for checkpoint in sorted(
-        Checkpoints(run.files.checkpoints).whole(print), key=lambda held: held.state.round
-    ):
-        state = checkpoint.state
-        yield Point(ended[state.round], solved_accuracy(run, state))
+    states = [held.state for held in Checkpoints(run.files.checkpoints).whole(print)]
+    curves: dict[str, list[Point]] = {}
+    for row, settings in heads.items():
+        personal = experiment.personal.model_copy(update=dict(settings))
+        run.host.experiment = experiment.model_copy(update={"personal": personal})
+        curves[row] = [
+            Point(ended[state.round], solved_accuracy(run, state)) for state in reversed(states)
+        ]
+    return curves
 
 
 def solved_accuracy(run: FinishedRun, state: ServerState) -> float:
-    """Mean over clients, in percent, by heads as the personal stage would solve them."""
+    """Mean over clients, in percent, by heads as the personal stage would make them."""
     clients = [*run.results]
     told = run.host.assess(state, METHOD, clients)
-    models = run.host.personalize(state, METHOD, clients, pooled([*told.values()]))
+    models = run.host.personalize(state, METHOD, clients, pooled([*told.values()]), told)
     return 100 * float(np.mean([model.accuracy for model in models]))
 
 
