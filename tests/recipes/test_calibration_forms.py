@@ -1,0 +1,34 @@
+import pytest
+
+from calibre.recipes import all_recipes
+from calibre.recipes.calibration_forms import FORMS, PLAIN, form_of
+from tests.recipes.made_up import made_up
+
+RECIPE = all_recipes.find("calibration-forms")
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_every_form_is_another_experiment_and_is_known_again(scale):
+    made = RECIPE.experiments(scale, [0])
+    assert len({e.hash() for e in made}) == len(made) == len(FORMS)
+    assert all(e.federation.score_on == "validation" for e in made)
+    assert [form_of(run) for run in made_up(made, lambda e: 0.5)] == list(FORMS)
+
+
+def test_what_gains_over_none_is_named():
+    def accuracy(e):
+        return {0.3: 0.6, 3: 0.4}.get(e.method.prototypes.alpha_n, 0.5)
+
+    text = RECIPE.conclude(made_up(RECIPE.experiments("cpu", [0, 1]), accuracy), "cpu").text
+    (line,) = [line for line in text.splitlines() if line.startswith("| as in the paper")]
+    assert line.split(" | ")[4] == "10.00 ± 0.00"
+    assert (
+        "2 gain significantly over none (p < 0.05 after Holm): the two terms alone; as in the "
+        "paper, and 1 lose: ten times as strong." in text
+    )
+
+
+def test_nothing_is_said_of_what_was_not_run():
+    runs = made_up(RECIPE.experiments("cpu", [0])[:1], lambda e: 0.5)
+    assert form_of(runs[0]) == PLAIN
+    assert RECIPE.conclude(runs, "cpu").text.endswith("Nothing to compare yet.")
