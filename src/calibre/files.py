@@ -1,7 +1,6 @@
 """Files that are whole or absent, whenever the power fails."""
 
 import errno
-import json
 import os
 import stat
 import tomllib
@@ -106,17 +105,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a TOML file: {error}") from None
-
-
-def read_json_lines(path: Path) -> list[Any]:
-    """Every whole line of a file that programs append to; one that a kill cut short is left out."""
-    values = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            values.append(json.loads(line))
-        except (ValueError, RecursionError):  # a number of endless digits is a ValueError
-            continue
-    return values
 
 
 def sync_folder(folder: Path) -> None:

@@ -70,14 +70,14 @@ def bundle(
     from calibre.report.events import Progressed
     from calibre.screen import LiveView
 
-    delivery = FinishedRun(run)
-    chosen = delivery.find(clients or [])
+    finished = FinishedRun(run)
+    chosen = finished.find(clients or [])
     place = out or RunFiles(run).bundles
     made = []
     with LiveView(errors) as view:
         for done, client in enumerate(chosen, start=1):
-            folder = place / delivery.folders[client]
-            made.append((folder, delivery.bundle(client, refuse).save(folder).card))
+            folder = place / finished.folders[client]
+            made.append((folder, finished.bundle(client, refuse).save(folder).card))
             view(Progressed(stage="bundles", done=done, of=len(chosen)))
     if as_json:
         print(json.dumps([_facts(folder, card) for folder, card in made], indent=2))

@@ -1,4 +1,4 @@
-"""What a source says of itself before anything is decoded."""
+"""The facts by which settings are chosen for somebody's own data."""
 
 from dataclasses import dataclass
 

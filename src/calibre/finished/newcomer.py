@@ -124,5 +124,5 @@ def newcomers_site(finished: FinishedRun, arrived: Arrived) -> Site:
         trains=False,
         personal=experiment.personal,
     )
-    start_anew(experiment.method, state, site)  # FedBN: batch norm of its own images
+    start_anew(experiment.method, state, site)
     return site

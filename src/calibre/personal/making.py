@@ -1,4 +1,4 @@
-"""Everything that a bundle is made from, and what its model says of images on the way."""
+"""From a personal model to its bundle: what has to be known of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

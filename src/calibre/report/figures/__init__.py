@@ -15,7 +15,7 @@ FIGURES = {
     "curves": "calibre.report.figures.curves:curves",
     "federation": "calibre.report.figures.holdings:of_runs",
 }
-TSNE = "tsne"  # the one figure that needs the images again: engine.encodings makes what it shows
+TSNE = "tsne"  # the one figure that needs the images again: see calibre.finished.encodings
 
 
 def compose(name: str, runs: Sequence[Run], floors: bool = True) -> Any:
