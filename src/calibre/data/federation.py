@@ -17,7 +17,7 @@ import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
-from calibre.data import partition
+from calibre.data import dealing
 from calibre.data.datasheet import datasheet
 from calibre.data.made_up import deal_unlabelled, made_up
 from calibre.data.owners import hold_out, natural
@@ -219,7 +219,7 @@ def _kept_labels(train: Parts, pool: Pool, settings: FederationSettings, seed: i
     """Which training images keep their label; None: all of them."""
     streams = partial(numpy_stream, seed, "federation/labels")
     if settings.labels and settings.label_draw != "random":
-        return partition.keep_of_each_class(train, pool.labels, settings.labels, streams)
+        return dealing.keep_of_each_class(train, pool.labels, settings.labels, streams)
     if settings.labels:
         held = np.count_nonzero(train.table(pool.labels, len(pool.classes)), axis=1)
         counts = settings.labels * held
@@ -230,4 +230,4 @@ def _kept_labels(train: Parts, pool: Pool, settings: FederationSettings, seed: i
     else:
         return None
     by_class = settings.label_draw == "class"
-    return partition.keep_labels(train, pool.labels, counts, by_class, streams)
+    return dealing.keep_labels(train, pool.labels, counts, by_class, streams)

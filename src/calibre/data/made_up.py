@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from calibre.data import partition
+from calibre.data import dealing, partition
 from calibre.data.parts import Ints, Labels, Parts
 from calibre.data.pool import Pool
 from calibre.errors import UserError
@@ -75,14 +75,14 @@ def _shared_out(
         names=names,
     )
     train = (
-        partition.deal(counts, labels, train_stream())
+        dealing.deal(counts, labels, train_stream())
         if disjoint
-        else partition.draw(counts, labels, train_stream)
+        else dealing.draw(counts, labels, train_stream)
     )
     test = (
-        partition.deal(test_counts, test_labels, test_stream())
+        dealing.deal(test_counts, test_labels, test_stream())
         if dealt
-        else partition.draw(test_counts, test_labels, test_stream)
+        else dealing.draw(test_counts, test_labels, test_stream)
     )
     return train.among(rows).shifted(pool.train.start), test.among(test_rows).shifted(
         pool.test.start
@@ -127,7 +127,7 @@ def deal_unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed
     takes = np.arange(clients)[:, None] < training  # [C, 1]
     counts = partition.split_evenly(np.array([images]), takes) if each is None else takes * each
     rng = numpy_stream(seed, "federation/unlabelled")
-    return partition.deal(counts, np.zeros(images, np.int64), rng).shifted(pool.unlabelled.start)
+    return dealing.deal(counts, np.zeros(images, np.int64), rng).shifted(pool.unlabelled.start)
 
 
 def _labels(pool: Pool, part: range) -> Labels:

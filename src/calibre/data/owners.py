@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibre.data import partition
+from calibre.data.dealing import held_out
+from calibre.data.partition import rank_within
 from calibre.data.parts import Ints, Parts
 from calibre.data.pool import TRAIN_AT_LEAST, Pool
 from calibre.errors import UserError
@@ -71,7 +72,7 @@ def hold_out(
     for client in clients:
         rng = numpy_stream(seed, "federation/held-out", int(names[client]))
         own = slice(train.offsets[client], train.offsets[client + 1])
-        moved[own] = partition.held_out(pool.labels[train[client]], rng)
+        moved[own] = held_out(pool.labels[train[client]], rng)
     return train.where(~moved), train.where(moved)
 
 
@@ -99,4 +100,4 @@ def _own_unlabelled(held: Parts, most: int | None, seed: int) -> Parts:
     if most is None:
         return held
     keys = numpy_stream(seed, "federation/unlabelled").random(len(held.indices))
-    return held.where(partition.rank_within(held.clients, keys) < most)
+    return held.where(rank_within(held.clients, keys) < most)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from calibre import rng
 from calibre.calibration.typical import suggest
-from calibre.data import partition
+from calibre.data.dealing import keep_labels
 from calibre.data.parts import Parts
 from calibre.local.features import encode
 from calibre.local.site import Site
@@ -51,7 +51,7 @@ def drawn(site: Site, wanted: int, by_class: bool) -> Tensor:
     images = Parts(np.arange(site.labelled, dtype=np.int32), np.array([0, site.labelled]))
     labels = site.labels[: site.labelled].cpu().numpy()
     stream = partial(rng.numpy_stream, site.seed, "federation/labels", site.client)
-    kept = partition.keep_labels(
+    kept = keep_labels(
         images, labels, np.array([wanted]), by_class, streams=lambda client: stream()
     )
     return torch.from_numpy(np.flatnonzero(kept))
