@@ -128,6 +128,10 @@ def test_help_is_quick():
     assert slow == []
 
 
+def test_help_says_what_arguments_are():
+    assert "RUN...  Folders of finished runs.  [required]" in invoke("compare", "--help").output
+
+
 def test_defaults_stand_in_plain_brackets():
     said = invoke("serve", "--help").output
     assert "[default: 8000;" in said

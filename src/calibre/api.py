@@ -145,16 +145,17 @@ def draw(
     >>> figure.savefig("sorted.png")
     >>> calibre.draw("tsne", [calibre.read_run("runs/first")], clients=[0, 1]).savefig("tsne.svg")
     """
+    from calibre.registry import TSNE
     from calibre.report import figures
 
-    if name == figures.TSNE:
+    if name == TSNE:
         from calibre.finished.encodings import views_of
         from calibre.report.figures.tsne import tsne
 
         picture: Figure = tsne(views_of(runs, clients))
         return picture
     if clients is not None:
-        raise UserError(f"clients are chosen for the figure {figures.TSNE}, not for {name}")
+        raise UserError(f"clients are chosen for the figure {TSNE}, not for {name}")
     drawn: Figure = figures.compose(name, runs, floors)
     return drawn
 

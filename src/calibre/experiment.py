@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 from calibre.errors import UserError
 from calibre.methods.method import Method
 from calibre.models.start import completed
-from calibre.registry import DATA_SETS, METHODS, PRESETS
+from calibre.registry import DATA_SETS, DEFAULT_METHOD, METHODS, PRESETS
 from calibre.sections import (
     DataSettings,
     EngineSettings,
@@ -41,7 +41,6 @@ from calibre.tables import changed, drop, gather, overlay
 # What the same experiment comes to: raised by the commit that changes it on purpose. Runs of unlike
 # versions are not compared in published tables (docs/evidence.md).
 RESULTS = 3
-DEFAULT_METHOD = "calibre"
 LONGEST_NAME = 100
 LETTERS = re.compile(r"[\w \-+.,=:()\[\]@#%]*")
 

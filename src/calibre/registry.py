@@ -1,4 +1,4 @@
-"""Names that an experiment may use, and where each lives. Loaded only when asked for.
+"""Names that experiments and commands may use, and where each lives. Loaded only when asked for.
 
 Adding a method or an objective takes its own file and one line here; an experiment can also name
 a class of your own as ``"my_module:MyMethod"`` without any line.
@@ -35,6 +35,11 @@ METHODS = {
     "majority": "calibre.methods.majority:Majority",
 }
 
+# where nothing else is said
+DEFAULT_METHOD = "calibre"
+DEFAULT_OBJECTIVE = "simclr"
+DEFAULT_SUITE = ("calibre/simclr", "pfl-ssl/simclr", "fedavg-ft", "fedrep", "local")
+
 # names that stand for a class above with some of its fields set
 PRESETS = {
     "fedavg-ft": {"finetune": True},
@@ -69,3 +74,15 @@ ENCODERS = {
 
 # in calibre.data.formats.known; none of them says who owns an image
 DATA_SETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10")
+
+# pictures of finished runs: functions of the runs that return a figure
+FIGURES = {
+    "mean-variance": "calibre.report.figures.mean_variance:mean_variance",
+    "distributions": "calibre.report.figures.clients:distributions",
+    "sorted": "calibre.report.figures.clients:ranked",
+    "by-classes": "calibre.report.figures.clients:by_classes",
+    "by-size": "calibre.report.figures.clients:by_size",
+    "curves": "calibre.report.figures.curves:curves",
+    "federation": "calibre.report.figures.holdings:of_runs",
+}
+TSNE = "tsne"  # the one figure that needs the images again: calibre.finished.encodings reads them

@@ -7,6 +7,7 @@ from typing import Any
 
 from calibre.errors import UserError
 from calibre.files import read_toml
+from calibre.registry import DEFAULT_METHOD, DEFAULT_OBJECTIVE
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -58,7 +59,7 @@ def gather(file: Path | str | None = None, changes: Iterable[str] = ()) -> dict[
 
 # what is chosen by name, in the order in which choices are made, and what an absent name means
 CHOICES = ("method", "method.name", "method.objective", "method.objective.name")
-DEFAULTS = {"method.name": "calibre", "method.objective.name": "simclr"}
+DEFAULTS = {"method.name": DEFAULT_METHOD, "method.objective.name": DEFAULT_OBJECTIVE}
 
 
 def _order(change: str) -> int:

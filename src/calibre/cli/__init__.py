@@ -1,10 +1,11 @@
 """The command line: ``calibre-fl`` or ``python -m calibre``. Torch is loaded only when needed."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.core
+import typer.main
 from rich.markup import escape
 
 from calibre import __version__
@@ -15,8 +16,6 @@ from calibre.cli import (
     datasets,
     labels,
     machines,
-    repair,
-    reporting,
     reproduction,
     running,
     watching,
@@ -26,6 +25,17 @@ from calibre.errors import UserError, printable
 from calibre.files import in_words
 
 typer.core.HAS_RICH = False  # or it escapes brackets in plain help too: \[default: 8000]
+
+
+class Argument(typer.core.TyperArgument):
+    """What an argument's help says, which Typer 0.20 loses beside Click 8.5."""
+
+    def __init__(self, *, help: str | None = None, **others: Any) -> None:
+        super().__init__(help=help, **others)
+        self.help = help
+
+
+typer.main.TyperArgument = Argument  # type: ignore[attr-defined]
 app = typer.Typer(
     help="Fair and accurate personalized federated learning with self-supervised learning.",
     no_args_is_help=True,
@@ -35,9 +45,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: boxes and colours would take as long to load as the rest
 )
 for command in (
-    running.run, running.resume, running.update, repair.rewind, running.suite,
+    running.run, running.resume, running.update, running.rewind, running.suite,
     comparing.compare, comparing.figure,
-    reproduction.reproduce, reporting.report, watching.watch,
+    reproduction.reproduce, comparing.report, watching.watch,
     bundles.bundle, bundles.personalize, bundles.predict, bundles.export, bundles.serve,
     labels.suggest, labels.label,
     about.methods, about.doctor,

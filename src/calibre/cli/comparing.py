@@ -1,4 +1,4 @@
-"""Commands that make evidence of finished runs: compare, figure."""
+"""Commands that make evidence of finished runs: compare, figure, report."""
 
 import json
 from collections.abc import Sequence
@@ -11,19 +11,17 @@ from rich.console import Console
 
 from calibre.cli.common import AsJson, errors
 from calibre.errors import UserError
+from calibre.registry import FIGURES, TSNE
 from calibre.run_files import RunFiles
 
 if TYPE_CHECKING:
     from calibre.report.comparison_tables import Comparison
     from calibre.report.runs import Run
 
-TSNE = "tsne"  # the one figure that needs the images again
-NAMES = (
-    "mean-variance", "distributions", "sorted", "by-classes", "by-size", "curves", "federation",
-    TSNE,
-)  # fmt: skip
-
-RunFolders = Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN")]
+FIGURE_NAMES = (*FIGURES, TSNE)
+RunFolders = Annotated[
+    list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")
+]
 
 
 class Format(StrEnum):
@@ -96,7 +94,7 @@ class By(StrEnum):
 
 
 def figure(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(FIGURE_NAMES)}.")],
     runs: RunFolders,
     out: Annotated[
         Path | None,
@@ -117,8 +115,8 @@ def figure(
     from calibre.report.runs import read_all
     from calibre.settings import nearest
 
-    if name not in NAMES:
-        raise UserError(f"there is no figure called '{name}': {nearest(name, NAMES)}")
+    if name not in FIGURE_NAMES:
+        raise UserError(f"there is no figure called '{name}': {nearest(name, FIGURE_NAMES)}")
     if name != TSNE and (clients or by):
         raise UserError(f"--clients and --by are for the figure {TSNE}, not for {name}")
     finished = read_all(runs)
@@ -162,3 +160,19 @@ def _tsne(
         }
         for view in drawn
     ]
+
+
+def report(
+    runs: RunFolders,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page; default report.html, in the run folder if there is one run."),
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about runs: whom the models serve, and whom badly."""
+    from calibre.report.page import write_page
+    from calibre.report.runs import read_all
+
+    page = out or RunFiles(runs[0] if len(runs) == 1 else Path()).page
+    write_page(read_all(runs), page)
+    print(page)

@@ -1,11 +1,11 @@
-"""Commands that train: run, resume, suite."""
+"""Commands that train, or take training back: run, resume, update, rewind, suite."""
 
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,7 +15,11 @@ from calibre.cli.choosing import OwnData, for_data, read_or_choose
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.cli.comparing import show
 from calibre.cores import usable_cores
+from calibre.registry import DEFAULT_SUITE
 from calibre.run_files import RunFiles
+
+if TYPE_CHECKING:
+    from calibre.report.metrics import Metrics
 
 TensorBoard = Annotated[
     Path | None, typer.Option(help="Also write live curves there, for TensorBoard.", metavar="DIR")
@@ -139,10 +143,8 @@ def run_and_show(
 ) -> None:
     from calibre import engines
     from calibre.engine.tensorboard import to_tensorboard
-    from calibre.report import runs
     from calibre.report.events import silent, to_all
-    from calibre.report.metrics import read_clients_csv
-    from calibre.screen import LiveView, change_table, result_table
+    from calibre.screen import LiveView
 
     try:
         board = to_tensorboard(tensorboard) if tensorboard else nullcontext(silent)
@@ -153,31 +155,50 @@ def run_and_show(
         sys.exit(INTERRUPTED)
     if as_json:
         print(metrics.model_dump_json(indent=2))
-        return
-    console = Console()
-    console.print(result_table(metrics))
-    files = RunFiles(folder)
+    else:
+        _show(metrics, RunFiles(folder))
+
+
+def _show(metrics: "Metrics", files: RunFiles) -> None:
+    """What a run has come to, and where it lies."""
+    from calibre.report import runs
+    from calibre.report.metrics import read_clients_csv
+    from calibre.screen import change_table, result_table
+
+    console = Console(highlight=False, soft_wrap=True)
+    Console().print(result_table(metrics))
     if files.before.is_file():
-        console.print(change_table(read_clients_csv(files.before), runs.read(folder).clients))
-    if promise := metrics.privacy:
-        price = promise.epsilon
-        said = (
-            f"the model is ({price:.3g}, {promise.delta:g})-differentially private for every "
-            f"client; the busiest took part in {promise.rounds} rounds"
-            if price is not None
-            else "updates were clipped, but without privacy.noise no privacy is promised"
-        )
-        console.print(said, highlight=False, soft_wrap=True)
+        now = runs.read(files.path).clients
+        Console().print(change_table(read_clients_csv(files.before), now))
+    if metrics.privacy:
+        console.print(metrics.privacy.words)
     if metrics.failures:
         console.print(
             f"[yellow]{metrics.failures} client updates failed[/]; see {files.events.name}"
         )
     for warning in metrics.warnings:
-        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
-    console.print(f"every client:  {files.table}", highlight=False, soft_wrap=True)
-    console.print(
-        f"as a picture:  {files.figures / 'accuracies.png'}", highlight=False, soft_wrap=True
-    )
+        console.print(f"[yellow]warning:[/] {escape(warning)}")
+    console.print(f"every client:  {files.table}", markup=False)
+    console.print(f"as a picture:  {files.figures / 'accuracies.png'}", markup=False)
+
+
+def rewind(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    round_: Annotated[
+        int | None, typer.Option("--round", min=0, help="The last round that is to count.")
+    ] = None,
+) -> None:
+    """Take a run back to an earlier round; without --round: say which ones it can go back to."""
+    from calibre.engine import rewind as taking_back
+    from calibre.run_folder import RunFolder
+
+    place = RunFolder(folder)
+    if round_ is None:
+        rounds = ", ".join(map(str, taking_back.possible_rounds(place)))
+        print(f"{folder} can be taken back to rounds {rounds} (0: the start)")
+        return
+    taking_back.rewind(place, round_)
+    print(f"all after round {round_} is forgotten; go on with  calibre-fl resume {folder}")
 
 
 def suite(
@@ -199,7 +220,7 @@ def suite(
     from calibre.screen import LiveView
 
     base = read_or_choose(experiment, set_ or (), data)
-    chosen = method or ["calibre/simclr", "pfl-ssl/simclr", "fedavg-ft", "fedrep", "local"]
+    chosen = method or DEFAULT_SUITE
     runs = suites.variants(base, chosen, range(base.seed, base.seed + seeds))
     try:
         with LiveView(errors) as view:

@@ -84,6 +84,15 @@ class Promise(Figures):
     delta: float
     rounds: Count
 
+    @property
+    def words(self) -> str:
+        if self.epsilon is None:
+            return "updates were clipped, but without privacy.noise no privacy is promised"
+        return (
+            f"the model is ({self.epsilon:.3g}, {self.delta:g})-differentially private for every "
+            f"client; the busiest took part in {self.rounds} rounds"
+        )
+
 
 class HeadFacts(Figures):
     """How personal models were made."""

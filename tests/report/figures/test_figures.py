@@ -7,6 +7,7 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from calibre.errors import UserError
+from calibre.registry import FIGURES
 from calibre.report import figures
 from calibre.report.figures.style import COLOURS, mark, save
 from calibre.report.runs import read_all
@@ -34,7 +35,7 @@ def given(name, runs):
     return [r for r in runs if r.seed == 0] if name == "federation" else runs
 
 
-@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_can_be_read(name, runs):
     check(figures.compose(name, given(name, runs)))
 
@@ -48,7 +49,7 @@ def test_the_same_picture_is_the_same_file(name, runs, tmp_path):
     assert [path.read_bytes() for path in again] == [png.read_bytes(), svg.read_bytes()]
 
 
-@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("name", FIGURES)
 def test_one_run_without_novel_clients_is_enough(name, tmp_path):
     (alone,) = read_all([make_run(tmp_path / "r", 4, 0, floors=())])
     check(figures.compose(name, [alone]))

@@ -1,21 +1,11 @@
-"""Pictures of finished runs, by name. Each is a function of the runs that returns a figure."""
+"""Pictures of finished runs, by name."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from calibre.registry import FIGURES
 from calibre.report.runs import Run
 from calibre.settings import look_up
-
-FIGURES = {
-    "mean-variance": "calibre.report.figures.mean_variance:mean_variance",
-    "distributions": "calibre.report.figures.clients:distributions",
-    "sorted": "calibre.report.figures.clients:ranked",
-    "by-classes": "calibre.report.figures.clients:by_classes",
-    "by-size": "calibre.report.figures.clients:by_size",
-    "curves": "calibre.report.figures.curves:curves",
-    "federation": "calibre.report.figures.holdings:of_runs",
-}
-TSNE = "tsne"  # the one figure that needs the images again: see calibre.finished.encodings
 
 
 def compose(name: str, runs: Sequence[Run], floors: bool = True) -> Any:
