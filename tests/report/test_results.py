@@ -34,7 +34,7 @@ def test_what_a_client_sends_and_receives_in_a_round_is_kept(name, up, down, tmp
     network = experiment.method.build(SMALLEST)
     state = experiment.method.init(network)
     metrics = write_results(
-        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
+        experiment, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
         images=0, promise=None, choice=None,
     )  # fmt: skip
     assert metrics.bytes_up == parts(network, *up)
@@ -47,7 +47,7 @@ def test_a_method_may_send_more_than_a_model(tmp_path):
     network = experiment.method.build(SMALLEST)
     state = experiment.method.init(network)
     metrics = write_results(
-        experiment, experiment.method, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
+        experiment, state, RunFolder(tmp_path), "f00d", CLIENTS, 0, [], 1.0,
         images=0, promise=None, choice=None,
     )  # fmt: skip
     parameters = {*network.encoder.parameters(), *network.head.parameters()}

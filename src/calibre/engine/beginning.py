@@ -21,7 +21,8 @@ def check(experiment: Experiment) -> None:
 
 @contextmanager
 def opened(experiment: Experiment, folder: Path) -> Iterator[RunFolder]:
-    """A run folder, claimed; what the machine lacks meanwhile is told in words."""
+    """A run folder, claimed for a sound experiment; what the machine lacks is told in words."""
+    check(experiment)  # first: what a user may have got wrong leaves no folder behind
     store = RunFolder(folder)
     with in_words(
         "nothing is lost but the time since the last checkpoint: put it right, then continue with  "

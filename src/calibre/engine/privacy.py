@@ -27,8 +27,9 @@ import torch
 
 from calibre.engine.selection import select
 from calibre.errors import UserError
-from calibre.experiment import Experiment
-from calibre.methods.method import ServerState, Update
+from calibre.experiment import Experiment, method_named
+from calibre.methods.method import Method, ServerState, Update
+from calibre.registry import METHODS
 from calibre.report.metrics import Promise
 from calibre.sections import PrivacySettings
 from calibre.tensors import EmptyMeanError, Tensors, WeightedMean
@@ -107,15 +108,9 @@ def _noised(start: Tensors, change: Tensors, sigma: float) -> Tensors:
 
 def check(experiment: Experiment) -> None:
     """Refuse what would only look private, and what cannot be accounted for."""
-    method = experiment.method
     if experiment.privacy.clip is None:
         return
-    if not (method.one_mean and method.federated):
-        raise UserError(
-            f"privacy.clip: the server of {method.label} needs more of its clients than the mean "
-            "of their models, which is all that noise protects; take a method such as calibre, "
-            "pfl-ssl, fedavg-ft, fedrep or fedbabu, or leave privacy.clip out"
-        )
+    check_one_mean(experiment.method, "privacy.clip", "which is all that noise protects")
     if experiment.engine.checkpoint_every != 1:
         raise UserError(
             "engine.checkpoint_every must be 1 with privacy.clip: a run that is killed would send "
@@ -125,6 +120,18 @@ def check(experiment: Experiment) -> None:
         raise UserError(
             "privacy.clip needs the accountant of dp-accounting: pip install 'calibre-fl[privacy]'"
         )
+
+
+def check_one_mean(method: Method, key: str, why: str) -> None:
+    """Refuse a setting that guards the mean of clients' models, and nothing else they send."""
+    if method.one_mean and method.federated:
+        return
+    others = {name: method_named(name) for name in METHODS}
+    able = [name for name, other in others.items() if other.one_mean and other.federated]
+    raise UserError(
+        f"{key}: the server of {method.label} needs more of its clients than the mean of their "
+        f"models, {why}; take one of {', '.join(able)}, or leave {key} out"
+    )
 
 
 def most_rounds(

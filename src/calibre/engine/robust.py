@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from calibre.engine.privacy import NOBODY, change_of, length
+from calibre.engine.privacy import NOBODY, change_of, check_one_mean, length
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import ServerState, Update
@@ -148,16 +148,10 @@ def _typical(updates: Sequence[Update]) -> dict[str, float]:
 
 def check(experiment: Experiment) -> None:
     """Refuse where it would not protect, or would break another promise."""
-    method = experiment.method
     if not experiment.robust.on:
         return
     key = "robust.bound" if experiment.robust.bound is not None else "robust.mean"
-    if not (method.one_mean and method.federated):
-        raise UserError(
-            f"{key}: the server of {method.label} needs more of its clients than the mean of their "
-            "models, and the rest would stay open; take a method such as calibre, pfl-ssl, "
-            "fedavg-ft, fedrep or fedbabu, or leave [robust] out"
-        )
+    check_one_mean(experiment.method, key, "and the rest would stay open")
     if experiment.privacy.clip is not None:
         raise UserError(
             f"{key} and privacy.clip: the price of privacy is that of a plain mean of changes that "

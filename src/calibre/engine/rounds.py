@@ -13,7 +13,7 @@ from calibre import __version__
 from calibre.data.datasheet import dealt_anew
 from calibre.data.federation import Federation, SharedImages
 from calibre.data.sources import load
-from calibre.engine.beginning import check, keep, opened
+from calibre.engine.beginning import keep, opened
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.child import Worker
 from calibre.engine.client_store import ClientStore
@@ -71,9 +71,7 @@ def run(
     device = torch.device(main_device(experiment.engine, machine))
     host = Host(experiment, pool, federation, folder, device)
     host.load(METHOD)
-    check(experiment)
     with opened(experiment, folder) as store:
-        # only now: what a user may have got wrong leaves no folder behind
         keep(federation, experiment, store)
         crew: Crew = (
             Processes(folder, devices, prepared, experiment.engine.deadline, pool.place)
@@ -148,7 +146,6 @@ class OngoingRun:
 
     def finish(self) -> Metrics:
         rounds = self.experiment.training.rounds if self.method.federated else 0
-        check(self.experiment)
         clients = len(self.federation.train_ids)
         self._begin(rounds, clients)
         while self.state.round < rounds:
@@ -234,7 +231,6 @@ class OngoingRun:
         rounds_done = [event for event in past if isinstance(event, RoundDone)]
         metrics = write_results(
             self.experiment,
-            self.method,
             self.state,
             self.store,
             self.federation.hash,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from calibre import __version__
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
-from calibre.methods.method import Method, ServerState
+from calibre.methods.method import ServerState
 from calibre.personal.pooling import HeadChoice
 from calibre.report import payoff
 from calibre.report.figures.accuracies import accuracy_figure
@@ -25,7 +25,6 @@ from calibre.tensors import Tensors, to_file
 
 def write_results(
     experiment: Experiment,
-    method: Method,
     state: ServerState,
     folder: RunFolder,
     federation_hash: str,
@@ -37,6 +36,7 @@ def write_results(
     promise: Promise | None,
     choice: HeadChoice | None,
 ) -> Metrics:
+    method = experiment.method
     write_atomic(folder.model, to_file(state.groups.get("model", {})))
     write_clients_csv(rows, folder.table)
     reached = by_group(rows, [row.accuracy for row in rows])
