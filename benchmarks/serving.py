@@ -27,7 +27,7 @@ from PIL import Image
 
 from calibre.cores import usable_cores
 from calibre.data.augment import Normalization
-from calibre.data.formats import Pixels
+from calibre.data.formats import PixelArray
 from calibre.local.features import encode
 from calibre.models.network import Head, Problem, build_encoder
 from calibre.personal.assemble import assemble
@@ -110,7 +110,7 @@ def measure(repeats: int = REPEATS) -> list[dict[str, Any]]:
     ]
 
 
-def _bundle() -> tuple[Bundle, Pixels]:
+def _bundle() -> tuple[Bundle, PixelArray]:
     """A personal model of noise in ten colours, and images of it: speed does not ask for sense."""
     rng = np.random.default_rng(0)
     labels = np.arange(CLASSES).repeat(PER_CLASS)
@@ -161,7 +161,7 @@ def _calls(port: int, callers: int, seconds: float, picture: Path) -> list[float
     return found
 
 
-def _bare(bundle: Bundle, images: Pixels) -> dict[str, float]:
+def _bare(bundle: Bundle, images: PixelArray) -> dict[str, float]:
     """Milliseconds of the model alone, with one thread, in torch and in ONNX Runtime."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

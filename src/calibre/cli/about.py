@@ -5,7 +5,7 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from calibre.cli.choosing import OwnData, read_or_choose
+from calibre.cli.choosing import DataPlace, read_or_choose
 from calibre.cli.common import AsJson, Changes, ExperimentFile
 
 
@@ -30,7 +30,7 @@ def methods(as_json: AsJson = False) -> None:
 def doctor(
     experiment: ExperimentFile = None,
     set_: Changes = None,
-    data: OwnData = None,
+    data: DataPlace = None,
     as_json: AsJson = False,
 ) -> None:
     """What is installed, what this machine has, and what an experiment would cost."""

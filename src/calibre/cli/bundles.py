@@ -15,13 +15,13 @@ from rich.table import Table
 from calibre.cli.answers import print_csv, print_table, show_card
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, errors
 from calibre.cli.listening import (
+    Address,
     Certificate,
-    Host,
     Key,
     Log,
-    Names,
     Port,
-    Token,
+    ServerNames,
+    TokenFile,
     Unprotected,
     access,
     answer_until_stopped,
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 UNREADABLE = 1  # exit code: some images could not be read
 
-RunFolder = Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")]
+FinishedFolder = Annotated[
+    Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")
+]
 BundleFolder = Annotated[Path, typer.Argument(help="A bundle's folder.", metavar="BUNDLE")]
 Rate = Annotated[
     float,
@@ -55,7 +57,7 @@ OwnCode = Annotated[
 
 
 def bundle(
-    run: RunFolder,
+    run: FinishedFolder,
     clients: Annotated[
         list[str] | None, typer.Argument(help="Numbers or names; default: all.", metavar="CLIENT")
     ] = None,
@@ -99,7 +101,7 @@ def bundle(
 
 
 def personalize(
-    run: RunFolder,
+    run: FinishedFolder,
     data: Annotated[
         Path | None, typer.Option(help="Labelled images of a new client: one sub-folder per class.")
     ] = None,
@@ -223,10 +225,10 @@ def export(
 
 def serve(
     bundle: BundleFolder,
-    host: Host = "127.0.0.1",
+    host: Address = "127.0.0.1",
     port: Port = 8000,
-    name: Names = None,
-    token: Token = None,
+    name: ServerNames = None,
+    token: TokenFile = None,
     certificate: Certificate = None,
     key: Key = None,
     unprotected: Unprotected = False,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from calibre.data.federation import SharedImages
     from calibre.experiment import Experiment
 
-OwnData = Annotated[
+DataPlace = Annotated[
     str | None,
     typer.Option(
         "--data",

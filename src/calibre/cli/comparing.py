@@ -88,7 +88,7 @@ def write(comparison: "Comparison", file: Path) -> None:
         write_atomic(file.with_stem(file.stem + "-tests"), tables.tests_csv(comparison))
 
 
-class By(StrEnum):
+class ColourBy(StrEnum):
     class_ = "class"
     client = "client"
 
@@ -106,7 +106,9 @@ def figure(
     clients: Annotated[
         str | None, typer.Option(help="Of tsne: which, e.g. north,3,5-8; default the first six.")
     ] = None,
-    by: Annotated[By | None, typer.Option(help="Of tsne: what colours mean; default both.")] = None,
+    by: Annotated[
+        ColourBy | None, typer.Option(help="Of tsne: what colours mean; default both.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a picture of finished runs, as PNG and SVG."""
@@ -136,7 +138,7 @@ def figure(
 
 
 def _tsne(
-    runs: "Sequence[Run]", clients: str | None, by: By | None
+    runs: "Sequence[Run]", clients: str | None, by: ColourBy | None
 ) -> tuple[Any, list[dict[str, Any]]]:
     """The picture of representations, and what was measured of them."""
     from dataclasses import asdict

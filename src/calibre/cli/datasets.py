@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibre.cli.choosing import OwnData, read_or_choose
+from calibre.cli.choosing import DataPlace, read_or_choose
 from calibre.cli.common import AsJson, Changes, ExperimentFile, errors
 from calibre.errors import printable
 
@@ -92,7 +92,7 @@ def data_download(
 def data_show(
     experiment: ExperimentFile = None,
     set_: Changes = None,
-    data: OwnData = None,
+    data: DataPlace = None,
     out: Annotated[Path, typer.Option(help="Picture, without suffix.")] = Path("federation"),
     left_out: Annotated[
         bool, typer.Option("--left-out", help="List every file that was left out, and why.")

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from calibre.cli.common import AsJson, errors
 from calibre.cli.listening import (
+    Address,
     Certificate,
-    Host,
     Key,
-    Names,
     Port,
-    Token,
+    ServerNames,
+    TokenFile,
     Unprotected,
     access,
     answer_until_stopped,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from calibre.finished.collection import Collection
     from calibre.finished.suggesting import Suggestions
 
-Client = Annotated[
+ClientName = Annotated[
     str | None, typer.Option(help="A client of the run, by name or number.", metavar="NAME")
 ]
 Folder = Annotated[
@@ -40,7 +40,7 @@ Folder = Annotated[
 
 def suggest(
     run: Annotated[Path, typer.Argument(help="A finished run, or a bundle.", metavar="RUN|BUNDLE")],
-    client: Client = None,
+    client: ClientName = None,
     data: Folder = None,
     count: Annotated[int, typer.Option(help="How many images.", min=1, max=10_000)] = 20,
     as_json: AsJson = False,
@@ -73,15 +73,15 @@ def suggest(
 
 def label(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
-    client: Client = None,
+    client: ClientName = None,
     data: Folder = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to put the model; default RUN/bundles/CLIENT.")
     ] = None,
-    host: Host = "127.0.0.1",
+    host: Address = "127.0.0.1",
     port: Port = 8000,
-    name: Names = None,
-    token: Token = None,
+    name: ServerNames = None,
+    token: TokenFile = None,
     certificate: Certificate = None,
     key: Key = None,
     unprotected: Unprotected = False,

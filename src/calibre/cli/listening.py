@@ -13,16 +13,16 @@ from calibre.errors import UserError
 if TYPE_CHECKING:
     from calibre.pages.server import Access, Server
 
-Host = Annotated[
+Address = Annotated[
     str,
     typer.Option(help="Address to listen on; 0.0.0.0 lets the network in, given token and TLS."),
 ]
 Port = Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)]
-Names = Annotated[
+ServerNames = Annotated[
     list[str] | None,
     typer.Option("--name", help="A name that callers may call this server by, beside addresses."),
 ]
-Token = Annotated[
+TokenFile = Annotated[
     Path | None,
     typer.Option(help="File with the token that callers must know; made if it is not there."),
 ]

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibre.cli.choosing import OwnData, for_data, read_or_choose
+from calibre.cli.choosing import DataPlace, for_data, read_or_choose
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.cli.comparing import show
 from calibre.cores import usable_cores
@@ -32,7 +32,7 @@ Engine = Annotated[
 def run(
     experiment: ExperimentFile = None,
     set_: Changes = None,
-    data: OwnData = None,
+    data: DataPlace = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/<name>.")] = None,
     engine: Engine = None,
     tensorboard: TensorBoard = None,
@@ -209,7 +209,7 @@ def suite(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many, from the experiment's on.")] = 1,
     set_: Changes = None,
-    data: OwnData = None,
+    data: DataPlace = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:

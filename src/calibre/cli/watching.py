@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from calibre.cli.listening import (
+    Address,
     Certificate,
-    Host,
     Key,
-    Names,
     Port,
-    Token,
+    ServerNames,
+    TokenFile,
     Unprotected,
     access,
     answer_until_stopped,
@@ -21,10 +21,10 @@ from calibre.cli.listening import (
 def watch(
     run: Annotated[Path, typer.Argument(help="The folder of a run, going on or ended.",
                                         metavar="RUN")],
-    host: Host = "127.0.0.1",
+    host: Address = "127.0.0.1",
     port: Port = 8000,
-    name: Names = None,
-    token: Token = None,
+    name: ServerNames = None,
+    token: TokenFile = None,
     certificate: Certificate = None,
     key: Key = None,
     unprotected: Unprotected = False,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibre.data.copies import Copies, find_copies
-from calibre.data.formats import Part, Pixels, Shape, dicom, images, pick, rendering
+from calibre.data.formats import Part, PixelArray, Shape, dicom, images, pick, rendering
 from calibre.data.formats.decoders import block_size, decode
 from calibre.errors import UserError
 from calibre.wording import percent
@@ -90,7 +90,7 @@ class Intake:
     def __len__(self) -> int:
         return sum(len(part.labels) for part in self.parts)
 
-    def blocks(self) -> Iterator[Pixels]:
+    def blocks(self) -> Iterator[PixelArray]:
         """All images, decoded, in the order of the parts; black where one cannot be read."""
         encoded = [part.images for part in self.parts if not isinstance(part.images, np.ndarray)]
         arrays = [part.images for part in self.parts if isinstance(part.images, np.ndarray)]

@@ -14,7 +14,7 @@ from calibre.data.parts import Floats, Ints, Mask
 from calibre.errors import UserError
 from calibre.wording import percent
 
-Table = TypeVar("Table", Ints, Floats)
+Counts = TypeVar("Counts", Ints, Floats)
 Streams = Callable[[int], np.random.Generator]  # a client's own generator
 
 SWEEPS = 50  # of iterative proportional fitting
@@ -212,7 +212,7 @@ def rank_within(groups: Ints, keys: Floats) -> Ints:
     return ranks
 
 
-def _load(table: Table, disjoint: bool) -> Table:
+def _load(table: Counts, disjoint: bool) -> Counts:
     """What a class must provide: [1, K] for all clients together, or [C, K] for each."""
     return table.sum(0, keepdims=True) if disjoint else table
 

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from calibre.data.formats import Labels, Part
+from calibre.data.formats import Part
+from calibre.data.parts import Labels
 from calibre.errors import UserError
 from calibre.sections import DataSettings
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from calibre.data.formats import EncodedImage, Part
+from calibre.data.formats import EncodedImage, Part, Shape
 from calibre.data.formats.folder import Listed, listed_images
 from calibre.errors import UserError
 from calibre.finished.run import FinishedRun
-from calibre.personal.arrival import Shape, decoded
+from calibre.personal.arrival import decoded
 
 
 @dataclass(frozen=True)

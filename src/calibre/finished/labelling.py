@@ -17,7 +17,7 @@ from calibre.data.formats.folder import Listed
 from calibre.data.labels_file import LONGEST_LABEL
 from calibre.errors import UserError
 from calibre.finished.label_store import LabelStore
-from calibre.finished.learner import Labels, LearningEstimate
+from calibre.finished.learner import GivenLabels, LearningEstimate
 from calibre.finished.suggesting import in_words
 
 AT_ONCE = 20  # images that are suggested together
@@ -34,9 +34,9 @@ class Learning(Protocol):
 
     def suggest(self, seen: Sequence[int], count: int) -> list[Suggestion]: ...
 
-    def estimate(self, labels: Labels) -> LearningEstimate | None: ...
+    def estimate(self, labels: GivenLabels) -> LearningEstimate | None: ...
 
-    def guess(self, labels: Labels, image: int) -> list[tuple[str, float]]: ...
+    def guess(self, labels: GivenLabels, image: int) -> list[tuple[str, float]]: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Labelling:
         self._queue: list[Suggestion] = []
         self._done: list[_Done] = []
         self._growth: list[LearningEstimate] = []
-        self._estimated: Labels | None = None
+        self._estimated: GivenLabels | None = None
         self._note = ""
         self._asked: set[int] | None = None  # what was known when more were asked for
         self._revision = 0

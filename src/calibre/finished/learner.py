@@ -26,7 +26,7 @@ from calibre.personal.trust import wilson
 
 MORE = 1.2  # times as many labels, and how strong the penalty should be is asked again
 
-Labels = Mapping[int, str]  # image to class
+GivenLabels = Mapping[int, str]  # image to class
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Learner:
         encodings = self._images.experts[0].samples.features.float()
         return suggest(encodings, seen, count, stream())
 
-    def estimate(self, labels: Labels) -> LearningEstimate | None:
+    def estimate(self, labels: GivenLabels) -> LearningEstimate | None:
         """None where no class has two labels."""
         classes = tuple(sorted(set(labels.values())))
         seen = self._seen(labels, classes)
@@ -70,7 +70,7 @@ class Learner:
         right = logits.argmax(1) == seen.labels
         return LearningEstimate(len(labels), int(right[held].sum()), int(held.sum()))
 
-    def guess(self, labels: Labels, image: int) -> list[tuple[str, float]]:
+    def guess(self, labels: GivenLabels, image: int) -> list[tuple[str, float]]:
         """The classes of one image by a model of all labels, most probable first."""
         classes = tuple(sorted(set(labels.values())))
         if not classes:
@@ -84,7 +84,7 @@ class Learner:
         shares = logits.softmax(0).tolist()
         return sorted(zip(classes, shares, strict=True), key=lambda pair: -pair[1])
 
-    def _seen(self, labels: Labels, classes: Sequence[str]) -> Encoded:
+    def _seen(self, labels: GivenLabels, classes: Sequence[str]) -> Encoded:
         rows = sorted(labels)
         number = {name: i for i, name in enumerate(classes)}
         given = torch.tensor([number[labels[row]] for row in rows], dtype=torch.int64)

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from torch import Tensor
 
 Question = TypeVar("Question", bound=tuple[Any, ...])
-Answer = TypeVar("Answer", bound=Tensor | tuple[Tensor, ...])
+Made = TypeVar("Made", bound=Tensor | tuple[Tensor, ...])
 How = ParamSpec("How")
 
 
@@ -24,11 +24,11 @@ class Memory:
 
     def recall(
         self,
-        solve: Callable[Concatenate[list[Question], How], Sequence[Answer]],
+        solve: Callable[Concatenate[list[Question], How], Sequence[Made]],
         questions: Sequence[Question],
         *how: How.args,
         **more: How.kwargs,
-    ) -> list[Answer]:
+    ) -> list[Made]:
         """``solve`` of all questions: called for those that are new, all together.
 
         An answer must depend on its own question, and not on the others of the call.

@@ -13,17 +13,15 @@ then on whoever has no encoder of its own uses that of the warm-up.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
 from torch import nn
 
 from calibre.local.site import Site
 from calibre.methods.method import ServerState, Update
 from calibre.methods.supervised import Supervised, train_classifier
+from calibre.sections import Count
 from calibre.tensors import Tensors, WeightedMean, belongs, take
-
-Count = Annotated[int, Field(ge=0)]
 
 
 class LGFedAvg(Supervised):

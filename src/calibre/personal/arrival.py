@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibre.data.formats import EncodedImage, Part, Raw
+from calibre.data.formats import EncodedImage, Part, Raw, Shape
 from calibre.data.formats.decoders import decode
 from calibre.data.sources import read
 from calibre.errors import UserError
@@ -18,8 +18,6 @@ from calibre.personal.pictures import as_encoded
 from calibre.sections import DataSettings
 
 NAMED = 3  # files that a note names
-
-Shape = tuple[int, int, int]
 
 
 class Images(NamedTuple):

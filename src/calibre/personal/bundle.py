@@ -11,7 +11,7 @@ import safetensors
 import safetensors.torch as st
 import torch
 
-from calibre.data.formats import Pixels
+from calibre.data.formats import PixelArray
 from calibre.data.formats.decoders import decode
 from calibre.errors import UserError
 from calibre.models.network import Problem, is_own_code, to_fast_layout
@@ -19,7 +19,7 @@ from calibre.personal.bundle_folder import Existing, damaged, read_folder, write
 from calibre.personal.card import Card
 from calibre.personal.feature_parts import build_part
 from calibre.personal.judge import Problems, as_trained, problems
-from calibre.personal.pictures import Picture, as_encoded, is_one
+from calibre.personal.pictures import AnyImage, as_encoded, is_one
 from calibre.personal.predictor import Predictor
 from calibre.run_files import MODEL
 from calibre.tensors import Tensors, check_like, take
@@ -77,12 +77,14 @@ class Bundle:
             raise UserError(f"--refuse {rate:g}: the bundle's card has limits for {known}")
         return Bundle(self.card, self.predictor, limits[rate], self.pictures)
 
-    def predict(self, images: Picture | Iterable[Picture]) -> list[Prediction]:
+    def predict(self, images: AnyImage | Iterable[AnyImage]) -> list[Prediction]:
         """One prediction per image: files, encoded bytes, Pillow images or uint8 arrays."""
-        pictures: list[Picture] = [images] if is_one(images) else [*cast(Iterable[Picture], images)]
+        pictures: list[AnyImage] = (
+            [images] if is_one(images) else [*cast(Iterable[AnyImage], images)]
+        )
         return list(self.stream(pictures))
 
-    def stream(self, pictures: Sequence[Picture]) -> Iterator[Prediction]:
+    def stream(self, pictures: Sequence[AnyImage]) -> Iterator[Prediction]:
         """Predictions as they come, a block of images in memory at a time."""
         height, width, channels = self.card.preprocessing.shape
         usual = self.card.usual
@@ -101,10 +103,10 @@ class Bundle:
                     else self._prediction(name, probabilities, float(distance), reason)
                 )
 
-    def pixels(self, pictures: Sequence[Picture]) -> Pixels:
+    def pixels(self, pictures: Sequence[AnyImage]) -> PixelArray:
         """Images as the model gets them, [n, H, W, C]; one that cannot be read is a mistake."""
         encoded = [as_encoded(picture, i) for i, picture in enumerate(pictures)]
-        blocks: list[Pixels] = []
+        blocks: list[PixelArray] = []
         for block in decode(encoded, self.card.preprocessing.shape):
             if block.problems:
                 place, problem = next(iter(block.problems.items()))
@@ -114,7 +116,7 @@ class Bundle:
             blocks.append(block.pixels)
         return np.concatenate(blocks)
 
-    def answers(self, images: Pixels) -> tuple[Floats, Floats]:
+    def answers(self, images: PixelArray) -> tuple[Floats, Floats]:
         """Probabilities [n, K] and distances [n] of images [n, H, W, C] of the bundle's shape."""
         if images.dtype != np.uint8 or images.shape[1:] != self.card.preprocessing.shape:
             raise UserError(

@@ -13,11 +13,10 @@ from pydantic import Field
 from calibre.data.augment import Normalization
 from calibre.personal.feature_parts import PartSpec
 from calibre.personal.judge import Statistics
-from calibre.sections import Fraction, NetworkSettings
+from calibre.sections import Count, Fraction, NetworkSettings
 from calibre.settings import Settings
 
 Side = Annotated[int, Field(ge=1, le=8192)]
-Number = Annotated[int, Field(ge=0)]
 
 
 class Accuracy(Settings):
@@ -25,7 +24,7 @@ class Accuracy(Settings):
 
     how: Literal["test images", "cross-validation"]
     images: Annotated[int, Field(ge=1)]
-    correct: Number
+    correct: Count
     value: Fraction
     low: Fraction
     high: Fraction
@@ -36,9 +35,9 @@ class Calibration(Settings):
 
     temperature: Annotated[float, Field(gt=0)]
     fitted: str  # on what
-    images: Number  # that it was fitted on
+    images: Count  # that it was fitted on
     measured: str  # on what
-    measured_images: Number
+    measured_images: Count
     error_before: Fraction | None  # expected calibration error
     error_after: Fraction | None
     surprise_before: float | None  # negative log-likelihood
@@ -59,10 +58,10 @@ class ClassRecall(Settings):
 
     name: str
     images: Annotated[int, Field(ge=1)]
-    correct: Number
+    correct: Count
     low: Fraction
     high: Fraction
-    refused: Number | None  # called none of the client's classes; None: none ever is
+    refused: Count | None  # called none of the client's classes; None: none ever is
 
 
 class Confused(Settings):
@@ -97,7 +96,7 @@ class ForeignKind(Settings):
 
     name: str
     images: Annotated[int, Field(ge=1)]
-    accepted: Number
+    accepted: Count
     low: Fraction  # of the share, 95 % interval
     high: Fraction
 
@@ -107,9 +106,9 @@ class Outside(Settings):
 
     rate: Fraction
     limit: float | None  # of the distance; None: too few images to tell
-    held_out: Number  # own images that the limits come from
-    own_images: Number  # test images behind ``own``
-    foreign_images: Number  # behind ``foreign``
+    held_out: Count  # own images that the limits come from
+    own_images: Count  # test images behind ``own``
+    foreign_images: Count  # behind ``foreign``
     tradeoff: tuple[Refusal, ...]
     kinds: tuple[ForeignKind, ...]  # at the limit used
 
@@ -143,8 +142,8 @@ class Held(Settings):
     """How many images of a class the client has."""
 
     name: str
-    labelled: Number
-    test: Number
+    labelled: Count
+    test: Count
 
 
 class Card(Settings):
@@ -155,7 +154,7 @@ class Card(Settings):
     novel: bool  # took no part in training the encoder
     method: str
     classes: Annotated[tuple[Held, ...], Field(min_length=1, max_length=100_000)]
-    unlabelled: Number
+    unlabelled: Count
     accuracy: Accuracy | None  # None: nothing to measure it on
     calibration: Calibration
     mistakes: Mistakes | None  # None: nothing to measure them on

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibre.data.formats import Pixels
+from calibre.data.formats import PixelArray
 from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.personal.bundle import Bundle
@@ -43,7 +43,7 @@ class Exported:
     torch_ms: float
 
 
-def export_onnx(bundle: Bundle, path: Path, images: Pixels | None = None) -> Exported:
+def export_onnx(bundle: Bundle, path: Path, images: PixelArray | None = None) -> Exported:
     """Write the file, once it is seen to answer as the bundle does, noise and ``images`` alike."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -53,7 +53,7 @@ def export_onnx(bundle: Bundle, path: Path, images: Pixels | None = None) -> Exp
     content = _graph(bundle)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
-    def answers(batch: Pixels) -> list[Any]:
+    def answers(batch: PixelArray) -> list[Any]:
         found: list[Any] = session.run(None, {"images": batch})
         return found
 
@@ -120,7 +120,7 @@ def _graph(bundle: Bundle) -> bytes:
 
 
 def _differences(
-    bundle: Bundle, answers: Callable[[Pixels], list[Any]], images: Pixels
+    bundle: Bundle, answers: Callable[[PixelArray], list[Any]], images: PixelArray
 ) -> tuple[float, float]:
     """The largest, over batches of 1, 2, 3, ... images: the batch size is free."""
     apart = distance_apart = 0.0

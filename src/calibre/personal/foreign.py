@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from calibre.data.formats import Pixels
+from calibre.data.formats import PixelArray
+from calibre.data.parts import Floats
 from calibre.rng import numpy_stream
 
-Floats = npt.NDArray[np.float64]
-Draw = Callable[[Pixels, np.random.Generator], npt.NDArray[np.generic]]
+Draw = Callable[[PixelArray, np.random.Generator], npt.NDArray[np.generic]]
 
 MOST, FEWEST = 20, 5  # images of a kind
 PIXELS = 10**5  # of a kind, about: a large image takes an encoder its time
 
 
-def made_up(own: Pixels) -> dict[str, Pixels]:
+def made_up(own: PixelArray) -> dict[str, PixelArray]:
     """Images [n, H, W, 3] of every kind, for a client with images ``own`` [N, H, W, C]."""
     count = max(FEWEST, min(MOST, PIXELS // (own.shape[1] * own.shape[2])))
     rows = np.arange(count) * len(own) // count  # spread evenly; some twice, where they are few
@@ -34,24 +34,24 @@ def made_up(own: Pixels) -> dict[str, Pixels]:
     return drawn
 
 
-def _blank(own: Pixels, rng: np.random.Generator) -> Floats:
+def _blank(own: PixelArray, rng: np.random.Generator) -> Floats:
     return rng.uniform(0, 255, (len(own), 1, 1, own.shape[3]))
 
 
-def _noise(own: Pixels, rng: np.random.Generator) -> Floats:
+def _noise(own: PixelArray, rng: np.random.Generator) -> Floats:
     return rng.uniform(0, 255, own.shape)
 
 
-def _gradient(own: Pixels, rng: np.random.Generator) -> Floats:
+def _gradient(own: PixelArray, rng: np.random.Generator) -> Floats:
     return _between(_ramp(own, rng), own, rng)
 
 
-def _stripes(own: Pixels, rng: np.random.Generator) -> Floats:
+def _stripes(own: PixelArray, rng: np.random.Generator) -> Floats:
     turns = rng.uniform(1.5, 5, (len(own), 1, 1))
     return _between((np.sin(2 * np.pi * turns * _ramp(own, rng)) + 1) / 2, own, rng)
 
 
-def _shapes(own: Pixels, rng: np.random.Generator) -> Floats:
+def _shapes(own: PixelArray, rng: np.random.Generator) -> Floats:
     """Three discs on an even ground."""
     rows, columns = _grid(own)
     images = np.broadcast_to(_colours(own, rng), own.shape)
@@ -63,7 +63,7 @@ def _shapes(own: Pixels, rng: np.random.Generator) -> Floats:
     return images
 
 
-def _text(own: Pixels, rng: np.random.Generator) -> Floats:
+def _text(own: PixelArray, rng: np.random.Generator) -> Floats:
     """Lines of dark words on white paper."""
     rows, columns = _grid(own)
     lines = rng.integers(3, 7, (len(own), 1, 1))
@@ -73,11 +73,11 @@ def _text(own: Pixels, rng: np.random.Generator) -> Floats:
     return np.where(ink[..., None], 30.0, 245.0)
 
 
-def _negative(own: Pixels, rng: np.random.Generator) -> Pixels:
+def _negative(own: PixelArray, rng: np.random.Generator) -> PixelArray:
     return np.uint8(255) - own
 
 
-def _colours_wrong(own: Pixels, rng: np.random.Generator) -> Floats:
+def _colours_wrong(own: PixelArray, rng: np.random.Generator) -> Floats:
     """Gray images get a tint; the channels of others change places."""
     if own.shape[3] == 3:
         return np.roll(own, 1, axis=3).astype(np.float64)
@@ -86,13 +86,13 @@ def _colours_wrong(own: Pixels, rng: np.random.Generator) -> Floats:
     return own * weak
 
 
-def _shuffled(own: Pixels, rng: np.random.Generator) -> Pixels:
+def _shuffled(own: PixelArray, rng: np.random.Generator) -> PixelArray:
     """The client's own pixels, in any order."""
     flat = own.reshape(len(own), -1, own.shape[3])
     return np.stack([rng.permutation(image) for image in flat]).reshape(own.shape)
 
 
-def _exposed(own: Pixels, rng: np.random.Generator) -> Floats:
+def _exposed(own: PixelArray, rng: np.random.Generator) -> Floats:
     """Far too short, then far too long, in turn."""
     faint = own * 0.15
     long = (np.arange(len(own)) % 2 == 1).reshape(-1, 1, 1, 1)
@@ -113,14 +113,14 @@ KINDS: Mapping[str, Draw] = {
 }
 
 
-def _grid(own: Pixels) -> tuple[Floats, Floats]:
+def _grid(own: PixelArray) -> tuple[Floats, Floats]:
     """Where each pixel lies, from 0 to 1: [1, H, 1] and [1, 1, W]."""
     _, height, width, _ = own.shape
     rows, columns = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
     return rows[None, :, None], columns[None, None, :]
 
 
-def _ramp(own: Pixels, rng: np.random.Generator) -> Floats:
+def _ramp(own: PixelArray, rng: np.random.Generator) -> Floats:
     """From 0 to 1 in any direction, [n, H, W]."""
     rows, columns = _grid(own)
     angle = rng.uniform(0, 2 * np.pi, (len(own), 1, 1))
@@ -129,12 +129,12 @@ def _ramp(own: Pixels, rng: np.random.Generator) -> Floats:
     return ramp
 
 
-def _between(share: Floats, own: Pixels, rng: np.random.Generator) -> Floats:
+def _between(share: Floats, own: PixelArray, rng: np.random.Generator) -> Floats:
     """From one colour to another, by a share [n, H, W]."""
     one, other = _colours(own, rng), _colours(own, rng)
     return one + share[..., None] * (other - one)
 
 
-def _colours(own: Pixels, rng: np.random.Generator) -> Floats:
+def _colours(own: PixelArray, rng: np.random.Generator) -> Floats:
     """One for each image, [n, 1, 1, C]."""
     return rng.uniform(0, 255, (len(own), 1, 1, own.shape[3]))

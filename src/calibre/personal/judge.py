@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from calibre.data.formats import Pixels
+from calibre.data.formats import PixelArray
 from calibre.settings import Settings
 
 GRID = 8  # cells a side of the mean image: what lies where, and no more of anybody's image
@@ -55,7 +55,7 @@ class Statistics(Settings):
     mean_image: tuple[float, ...]  # gray, GRID x GRID, by rows
 
 
-def statistics(pixels: Pixels) -> Statistics | None:
+def statistics(pixels: PixelArray) -> Statistics | None:
     """Of training images [N, H, W, C]; None: they are too few to say what is usual."""
     if len(pixels) < FEWEST:
         return None
@@ -68,7 +68,7 @@ def statistics(pixels: Pixels) -> Statistics | None:
     return Statistics.model_validate(values)
 
 
-def problems(images: Pixels, usual: Statistics) -> list[Problems]:
+def problems(images: PixelArray, usual: Statistics) -> list[Problems]:
     """What is wrong with each of images [N, H, W, C].
 
     Images in colour are given as such (C = 3), also to a model that was trained on gray ones.
@@ -79,19 +79,19 @@ def problems(images: Pixels, usual: Statistics) -> list[Problems]:
     return found
 
 
-def _problems(images: Pixels, usual: Statistics) -> list[Problems]:
+def _problems(images: PixelArray, usual: Statistics) -> list[Problems]:
     gray, mean_image = _gray(images), np.array(usual.mean_image, np.float32)
     found = _by_image(_measures(gray, mean_image), _colour(images))
     negatives = _by_image(_measures(1 - gray, mean_image), _colour(images))
     return [tuple(_reasons(*both, usual)) for both in zip(found, negatives, strict=True)]
 
 
-def as_trained(images: Pixels, channels: int) -> Pixels:
+def as_trained(images: PixelArray, channels: int) -> PixelArray:
     """Images [N, H, W, 3] with the model's number of channels: gray as Pillow would make them."""
     if images.shape[-1] == channels:
         return images
     sums = images.astype(np.uint32) @ OF_PILLOW + 2**15
-    gray: Pixels = (sums >> 16).astype(np.uint8)[..., None]
+    gray: PixelArray = (sums >> 16).astype(np.uint8)[..., None]
     return gray
 
 
@@ -167,14 +167,14 @@ def _usual(values: Floats) -> Range:
     return Range(low=float(low - reach), high=float(high + reach))
 
 
-def _gray(pixels: Pixels) -> Floats:
+def _gray(pixels: PixelArray) -> Floats:
     """[N, H, W]."""
     values: Floats = pixels.astype(np.float32) / np.float32(255)
     gray: Floats = values[..., 0] if values.shape[-1] == 1 else values @ LUMA
     return gray
 
 
-def _colour(pixels: Pixels) -> Floats:
+def _colour(pixels: PixelArray) -> Floats:
     """[N]: 0 for gray images."""
     apart = pixels.max(-1).astype(np.float32) - pixels.min(-1)
     found: Floats = apart.mean((1, 2)) / 255

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from calibre.data.formats import Pixels
+from calibre.data.formats import PixelArray
 from calibre.personal.card import ClassRecall, Confused, Mistake, Mistakes
 from calibre.personal.judge import Statistics
 from calibre.personal.making import Making
@@ -56,7 +56,7 @@ def mistakes_of(
     refused, wrong = seen.refused(limit), answers != seen.labels
     names = making.classes
     told: list[Mistake] = []
-    pictures: list[Pixels] = []
+    pictures: list[PixelArray] = []
     if seen.images is not None:
         for row in _first(torch.where(wrong & ~refused, surest, -1)):
             is_, said = names[int(seen.labels[row])], names[int(answers[row])]
@@ -121,7 +121,7 @@ def _mistake(
 
 def _accepted(
     making: Making, shown: Sequence[MadeUp], temperature: float, limit: float | None
-) -> list[tuple[str, Pixels, str, float]]:
+) -> list[tuple[str, PixelArray, str, float]]:
     """Made-up images that got a class, the surest first."""
     found = []
     for kind in shown:
@@ -163,7 +163,7 @@ def _confused(names: Sequence[str], labels: Tensor, answers: Tensor) -> tuple[Co
     )
 
 
-def contact_sheet(images: Sequence[Pixels]) -> bytes:
+def contact_sheet(images: Sequence[PixelArray]) -> bytes:
     """Images [H, W, C] side by side, each with its number from 1 on below it, as PNG."""
     font = ImageFont.load_default()
     rows = -(-len(images) // PICTURED)

@@ -12,20 +12,20 @@ from calibre.data.formats import EncodedImage
 from calibre.errors import UserError
 
 Array = np.ndarray[Any, np.dtype[np.uint8 | np.uint16]]
-Picture = str | Path | bytes | Image.Image | Array
+AnyImage = str | Path | bytes | Image.Image | Array
 
 
 CHANNELS = (1, 3, 4)
 
 
-def is_one(images: object) -> TypeGuard[Picture]:
+def is_one(images: object) -> TypeGuard[AnyImage]:
     """Whether it is one image and not several, as arrays [N, H, W] and [N, H, W, C] are."""
     if isinstance(images, np.ndarray):
         return images.ndim < 3 or (images.ndim == 3 and images.shape[2] in CHANNELS)
     return isinstance(images, str | Path | bytes | Image.Image)
 
 
-def as_encoded(picture: Picture, number: int) -> EncodedImage:
+def as_encoded(picture: AnyImage, number: int) -> EncodedImage:
     """A file stays where it is; pixels are wrapped without loss, so that all go one way."""
     if isinstance(picture, str | Path):
         return EncodedImage(os.fspath(picture), os.fspath(picture))

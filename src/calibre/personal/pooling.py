@@ -19,10 +19,10 @@ PSEUDO = 100.0  # labels that the curve of all clients counts as, beside a clien
 WORST = 1e4  # of a mean loss: what is larger is as bad
 
 Features = Literal["encoder", "patches", "pixels"]  # what an expert looks at
-Loss = Annotated[float, Field(ge=0)]
+MeanLoss = Annotated[float, Field(ge=0)]
 
 
-Means = Annotated[tuple[Loss, ...], Field(min_length=len(STRENGTHS), max_length=len(STRENGTHS))]
+Means = Annotated[tuple[MeanLoss, ...], Field(min_length=len(STRENGTHS), max_length=len(STRENGTHS))]
 
 
 class Curve(Settings):

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibre.data.formats import Pixels
+from calibre.data.formats import PixelArray
 from calibre.personal import judge
 from calibre.personal.card import ForeignKind, Outside, Refusal
 from calibre.personal.foreign import made_up
@@ -35,7 +35,7 @@ class MadeUp(NamedTuple):
     """Images of one made-up kind, and what the model says of them."""
 
     name: str
-    pixels: Pixels  # [n, H, W, 3]
+    pixels: PixelArray  # [n, H, W, 3]
     distances: Tensor  # [n]: infinite where pixels are refused
     logits: Tensor  # [n, K]
 

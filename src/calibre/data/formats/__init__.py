@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from calibre.data.parts import Labels
 from calibre.errors import UserError
 
-Pixels = npt.NDArray[np.uint8]  # [N, H, W, C], C = 1 or 3
-Labels = npt.NDArray[np.int64]  # [N], indices into the class names
+PixelArray = npt.NDArray[np.uint8]  # [N, H, W, C], C = 1 or 3
 Shape = tuple[int, int, int]  # height, width, channels
 LONGEST_NAME = 1_000  # characters of a class
 
@@ -39,14 +39,14 @@ class Stream(Protocol):
         """Those at ``places``, which ascend."""
 
 
-Encoded = Sequence[EncodedImage] | Stream
+EncodedImages = Sequence[EncodedImage] | Stream
 
 
 @dataclass(frozen=True)
 class Part:
     """Images of one purpose: to train on, to test on, or without labels."""
 
-    images: Pixels | Encoded
+    images: PixelArray | EncodedImages
     labels: Labels
     owners: Sequence[str] | None = None  # whose image it is, where the source knows
 
@@ -60,7 +60,7 @@ class Part:
         )
 
 
-def pick(images: Encoded, places: npt.NDArray[np.intp]) -> Encoded:
+def pick(images: EncodedImages, places: npt.NDArray[np.intp]) -> EncodedImages:
     """The images at ``places``, which ascend; none of them is read for that."""
     return [images[i] for i in places] if isinstance(images, Sequence) else images[places]
 

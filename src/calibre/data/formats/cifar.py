@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibre.data.formats import Part, Pixels, Raw
+from calibre.data.formats import Part, PixelArray, Raw
 from calibre.errors import UserError
 
 CIFAR10 = (
@@ -57,7 +57,7 @@ def _raw(classes: tuple[str, ...], parts: list[Part]) -> Raw:
     return Raw(classes, Part(images, np.concatenate([part.labels for part in train])), test)
 
 
-def _images(rows: Pixels) -> Pixels:
+def _images(rows: PixelArray) -> PixelArray:
     """[N, 3072] -> [N, 32, 32, 3]."""
     return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
@@ -99,7 +99,7 @@ def _check_memo(content: bytes) -> None:
 class _Values:
     """What a pickled array of bytes holds; numpy's own would trust whatever shape it is told."""
 
-    values: Pixels
+    values: PixelArray
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, _, content = state

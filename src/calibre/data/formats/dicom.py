@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from calibre.data.formats import Pixels, Shape, UnreadableError
+from calibre.data.formats import PixelArray, Shape, UnreadableError
 from calibre.data.formats.rendering import Picture
 from calibre.data.formats.turns import turn
 from calibre.data.formats.window import HIGHEST, LOWEST, Table, by_table, in_strips, own_window
@@ -50,7 +50,7 @@ class DicomImage:
     table: Table | None  # what each stored value becomes; None: the file names no window
     inverted: bool  # the lowest value is the brightest
 
-    def pixels(self, shape: Shape) -> tuple[Pixels, list[str]]:
+    def pixels(self, shape: Shape) -> tuple[PixelArray, list[str]]:
         count = self.size[0] * self.size[1]
         with turn(count * (8 if self.gray else 12), count):  # as stored, decoded and shown
             stored = self._stored()

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from calibre.data.formats import Part, Pixels, Raw
+from calibre.data.formats import Part, PixelArray, Raw
 from calibre.errors import UserError
 from calibre.files import open_regular
 
@@ -41,7 +41,7 @@ def read(folder: Path, classes: tuple[str, ...]) -> Raw:
     )
 
 
-def _array(path: Path) -> Pixels:
+def _array(path: Path) -> PixelArray:
     """Two zero bytes, the element type, the number of axes, their lengths, then the elements."""
     try:
         with open_regular(path) as file:
@@ -50,7 +50,7 @@ def _array(path: Path) -> Pixels:
         raise UserError(f"{path} cannot be read: {error}; download it again") from error
 
 
-def _content(path: Path, file: BinaryIO | gzip.GzipFile) -> Pixels:
+def _content(path: Path, file: BinaryIO | gzip.GzipFile) -> PixelArray:
     """No more is unpacked than the header says, and no more of that than a data set has."""
     start = file.read(4)
     axes = start[3] if len(start) == 4 else 0

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from calibre.data.formats import EncodedImage, Pixels, Shape, UnreadableError
+from calibre.data.formats import EncodedImage, PixelArray, Shape, UnreadableError
 from calibre.data.formats.opening import opened
 from calibre.data.formats.rendering import as_array
 from calibre.errors import UserError
@@ -55,7 +55,7 @@ class Survey:
 class DecodedBlock:
     """Decoded images, and what is to be told of them."""
 
-    pixels: Pixels  # [n, H, W, C]; black where an image cannot be read
+    pixels: PixelArray  # [n, H, W, C]; black where an image cannot be read
     prints: npt.NDArray[np.void]  # [n]: equal for equal pixels
     problems: dict[int, str] = field(default_factory=dict)  # why it cannot be read, by place
     changes: Counter[str] = field(default_factory=Counter)
@@ -95,13 +95,13 @@ def decode_block(images: Sequence[EncodedImage], shape: Shape) -> DecodedBlock:
     return DecodedBlock(pixels, prints(pixels), problems, changes)
 
 
-def prints(pixels: Pixels) -> npt.NDArray[np.void]:
+def prints(pixels: PixelArray) -> npt.NDArray[np.void]:
     """A hash of each image's pixels, [n]."""
     hashes = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in pixels]
     return np.frombuffer(b"".join(hashes), PRINT)
 
 
-def resize(images: Pixels, size: int | None, block: int) -> Iterator[Pixels]:
+def resize(images: PixelArray, size: int | None, block: int) -> Iterator[PixelArray]:
     """Blocks of an array of images, each ``size`` x ``size``."""
     for start in range(0, len(images), block):
         part = images[start : start + block]
@@ -111,7 +111,7 @@ def resize(images: Pixels, size: int | None, block: int) -> Iterator[Pixels]:
             yield np.stack([_resized(image, size) for image in part])
 
 
-def _resized(image: Pixels, size: int) -> Pixels:
+def _resized(image: PixelArray, size: int) -> PixelArray:
     channels = image.shape[-1]
     picture = Image.fromarray(image[..., 0] if channels == 1 else np.ascontiguousarray(image))
     return as_array(picture.resize((size, size), Image.Resampling.BILINEAR), channels)

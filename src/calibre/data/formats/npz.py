@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibre.data.formats import Part, Pixels, Raw, number_classes
+from calibre.data.formats import Part, PixelArray, Raw, number_classes
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 from calibre.files import open_regular
@@ -138,7 +138,7 @@ def _values(path: Path | str, arrays: Mapping[str, Any], key: str) -> list[Any]:
     return values
 
 
-def _images(path: Path | str, key: str, images: Any) -> Pixels:
+def _images(path: Path | str, key: str, images: Any) -> PixelArray:
     if images.ndim == 3:
         images = images[..., None]
     if images.dtype != np.uint8:
@@ -151,5 +151,5 @@ def _images(path: Path | str, key: str, images: Any) -> Pixels:
             f"{path}: '{key}' has shape {images.shape}, images are [N, H, W] or [N, H, W, C] with "
             f"1 or 3 channels; from [N, C, H, W] save {key}.transpose(0, 2, 3, 1)"
         )
-    pixels: Pixels = images
+    pixels: PixelArray = images
     return pixels

@@ -22,7 +22,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from calibre.data.formats import EncodedImage, Pixels, Shape, UnreadableError, dicom
+from calibre.data.formats import EncodedImage, PixelArray, Shape, UnreadableError, dicom
 from calibre.data.formats.rendering import Picture
 from calibre.files import open_regular
 
@@ -53,7 +53,7 @@ class Opened(Protocol):
     @property
     def gray(self) -> bool: ...
 
-    def pixels(self, shape: Shape) -> tuple[Pixels, list[str]]:
+    def pixels(self, shape: Shape) -> tuple[PixelArray, list[str]]:
         """Decoded to this height, width and number of channels; and what had to be done for it."""
 
 

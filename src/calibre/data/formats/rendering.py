@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from PIL import ExifTags, Image
 
-from calibre.data.formats import Pixels, Shape, UnreadableError
+from calibre.data.formats import PixelArray, Shape, UnreadableError
 from calibre.data.formats.turns import turn
 from calibre.data.formats.window import STRIP, by_table, own_window
 
@@ -53,7 +53,7 @@ class Picture:
         mode = self.image.mode
         return mode in ("1", "L", "LA", "La") or mode.startswith("I")
 
-    def pixels(self, shape: Shape) -> tuple[Pixels, list[str]]:
+    def pixels(self, shape: Shape) -> tuple[PixelArray, list[str]]:
         height, width, channels = shape
         image, changed = self.image, []
         orientation = self._orientation()
@@ -97,7 +97,7 @@ class Picture:
         return said if isinstance(said, int) and said in UPRIGHT else 1
 
 
-def as_array(picture: Image.Image, channels: int) -> Pixels:
+def as_array(picture: Image.Image, channels: int) -> PixelArray:
     """[H, W, C]."""
     return np.asarray(picture).reshape(picture.height, picture.width, channels)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibre.data.formats import Labels, Part, Pixels, Raw
+from calibre.data.formats import Part, PixelArray, Raw
+from calibre.data.parts import Labels
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 
@@ -33,7 +34,7 @@ def _labels(path: Path) -> Labels:
     return np.fromfile(path, np.uint8).astype(np.int64) - 1  # the file counts from 1
 
 
-def _images(path: Path) -> Pixels:
+def _images(path: Path) -> PixelArray:
     """A memory map, so that three gigabytes pass through block by block."""
     size = path.stat().st_size
     if size == 0 or size % (3 * SIDE * SIDE):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibre.data.formats import Encoded, EncodedImage, Part, Raw, number_classes, pick
+from calibre.data.formats import EncodedImage, EncodedImages, Part, Raw, number_classes, pick
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 
@@ -157,7 +157,10 @@ def _label(value: Any) -> Any:
 
 
 def assemble(
-    place: Path, rows: Sequence[TableRow], images: Encoded, classes: tuple[str, ...] | None = None
+    place: Path,
+    rows: Sequence[TableRow],
+    images: EncodedImages,
+    classes: tuple[str, ...] | None = None,
 ) -> Raw:
     """The parts of a table; ``images`` has one for each row, and is not read.
 

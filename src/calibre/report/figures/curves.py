@@ -17,7 +17,7 @@ NOT_DRAWN = ("began", "seconds", IMAGES)  # how long a client worked, not what i
 ACROSS = 3  # panels side by side
 ALL_MARKED = 20  # rounds up to which each has a marker
 
-Curve = dict[int, float]  # by round
+ByRound = dict[int, float]  # by round
 
 
 def curves(runs: Sequence[Run], floors: bool = True) -> Any:
@@ -62,7 +62,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return [name for name in seen if name not in NOT_DRAWN and any(_of(r, name) for r in rows)]
 
 
-def _of(row: Row, name: str) -> list[Curve]:
+def _of(row: Row, name: str) -> list[ByRound]:
     """A method's curve for every seed that has one."""
     curves = []
     for entry in row.entries:

@@ -7,10 +7,10 @@ from calibre.report.figures.style import TEXT, WIDTH, in_percent, legend, mark, 
 from calibre.report.rows import KINDS, Row
 
 MEASURES = {"mean": "mean accuracy", "worst_tenth": "worst tenth", "variance": "variance"}
-Series = Mapping[str, Mapping[int, Row]]  # by its name: what so many labels come to
+Budgets = Mapping[str, Mapping[int, Row]]  # by its name: what so many labels come to
 
 
-def label_budgets(series: Series) -> Any:
+def label_budgets(series: Budgets) -> Any:
     """A line for each series: a row of panels for trained clients, and one for novel ones.
 
     Bands are intervals over seeds. Budgets are spaced by their logarithm.
@@ -49,7 +49,7 @@ def label_budgets(series: Series) -> Any:
     return figure
 
 
-def _dress(panel: Any, title: str, measure: str, rows: list[Row], series: Series) -> None:
+def _dress(panel: Any, title: str, measure: str, rows: list[Row], series: Budgets) -> None:
     budgets = sorted({budget for by_budget in series.values() for budget in by_budget})
     panel.set_xscale("log")
     panel.set_xticks(budgets, [str(budget) for budget in budgets])
