@@ -21,7 +21,7 @@ def hello(site=None, share=None):
 
 @pytest.mark.parametrize("names", [None, {7: "anna", 8: "bert"}])
 def test_a_site_with_its_own_key_takes_part_among_sites(names):
-    check(7, hello(site="anna"), shared=False, names=names)
+    assert check(7, hello(site="anna"), shared=False, names=names) is None
 
 
 def test_a_site_cannot_take_the_name_of_another():

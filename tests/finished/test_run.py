@@ -43,15 +43,15 @@ def test_every_methods_bundle_answers_as_its_run_scored(tiny, tmp_path, name):
     """Trained and novel clients: the share right on the client's test images is clients.csv's."""
     experiment = _experiment(tiny, name)
     rounds.run(experiment, tmp_path / "r")
-    finished = FinishedRun(tmp_path / "r")
+    delivery = FinishedRun(tmp_path / "r")
     pool = load_pool(experiment.data)
     for client in (0, 6):
-        finished.bundle(client).save(tmp_path / "b")
+        delivery.bundle(client).save(tmp_path / "b")
         model = load(tmp_path / "b")
-        held = finished.federation.client(client)
+        held = delivery.federation.client(client)
         answers = model.answers(pool.images[held.test])[0].argmax(1)
         right = int((answers == pool.labels[held.test]).sum())
-        row = finished.results[client]
+        row = delivery.results[client]
         assert right == round(row.accuracy * len(held.test))
         assert model.card.accuracy.correct == right
         assert [held.labelled for held in model.card.classes] == np.bincount(
@@ -67,8 +67,8 @@ def _experiment(tiny, name):
 
 def test_a_fine_tuned_encoder_travels_with_its_bundle(tiny, tmp_path):
     rounds.run(tiny("personal.finetune_encoder=true", *QUICK), tmp_path / "r")
-    finished = FinishedRun(tmp_path / "r")
-    one, other = [finished.bundle(client) for client in (0, 1)]
+    delivery = FinishedRun(tmp_path / "r")
+    one, other = [delivery.bundle(client) for client in (0, 1)]
     first = "network.encoder.encoders.0.layers.0.weight"
     assert not torch.equal(one.predictor.state_dict()[first], other.predictor.state_dict()[first])
 
@@ -101,8 +101,8 @@ def test_a_mixture_is_one_head_on_two_encoders():
 
 
 def test_the_card_tells_of_the_run(finished):
-    finished = FinishedRun(finished)
-    card = finished.bundle(5).card
+    delivery = FinishedRun(finished)
+    card = delivery.bundle(5).card
     metrics = json.loads((finished / "metrics.json").read_text())
     for group in ("train", "novel"):
         assert card.fairness[group].items() <= metrics[group].items()
@@ -111,7 +111,7 @@ def test_the_card_tells_of_the_run(finished):
     assert card.floors.keys() == {"untrained"}
     assert card.settings["network"]["width"] == 8
     assert "root" not in card.settings["data"]  # a path of the machine that trained
-    pool = load_pool(finished.run.experiment.data)
+    pool = load_pool(delivery.run.experiment.data)
     held = {i for i, kept in enumerate(card.classes) if kept.labelled}
     strange = sum(int(pool.labels[row]) not in held for row in pool.test)
     assert card.outside.foreign_images == min(strange, card.outside.foreign_images) > 0
@@ -127,19 +127,19 @@ def test_bundles_do_not_depend_on_each_other(finished):
 
 
 def test_clients_are_found_by_number_and_name(finished):
-    finished = FinishedRun(finished)
-    assert finished.find([]) == list(range(7))
-    assert finished.find(["novel-5", "2", "2"]) == [5, 2]
+    delivery = FinishedRun(finished)
+    assert delivery.find([]) == list(range(7))
+    assert delivery.find(["novel-5", "2", "2"]) == [5, 2]
     with pytest.raises(UserError, match=r"no client 'novel-9': did you mean 'novel-"):
-        finished.find(["novel-9"])
+        delivery.find(["novel-9"])
 
 
 def test_a_network_met_by_all_labels_is_not_given_a_temperature(tiny, tmp_path):
     """FedProto's clients keep whole networks of their own: trained ones hold nothing out."""
     rounds.run(tiny("method.name=fedproto", "federation.labels=8", "training.rounds=2",
                     "training.clients_per_round=5"), tmp_path / "r")  # fmt: skip
-    finished = FinishedRun(tmp_path / "r")
-    trained, novel = finished.bundle(0).card, finished.bundle(6).card
+    delivery = FinishedRun(tmp_path / "r")
+    trained, novel = delivery.bundle(0).card, delivery.bundle(6).card
     assert trained.calibration.temperature == 1
     assert "met all of its labels" in trained.calibration.fitted
     assert "without it" in novel.calibration.fitted
@@ -148,9 +148,9 @@ def test_a_network_met_by_all_labels_is_not_given_a_temperature(tiny, tmp_path):
 
 def test_a_supervised_encoder_is_said_to_have_met_the_labels(tiny, tmp_path):
     rounds.run(tiny("method.name=fedavg-ft", *QUICK), tmp_path / "r")
-    finished = FinishedRun(tmp_path / "r")
-    assert "met these labels" in finished.bundle(0).card.calibration.fitted
-    assert "met these labels" not in finished.bundle(6).card.calibration.fitted
+    delivery = FinishedRun(tmp_path / "r")
+    assert "met these labels" in delivery.bundle(0).card.calibration.fitted
+    assert "met these labels" not in delivery.bundle(6).card.calibration.fitted
 
 
 def test_images_are_prepared_as_the_run_noted(finished, monkeypatch):

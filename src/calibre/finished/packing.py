@@ -5,18 +5,19 @@ its own client alone.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.local.features import encode
+from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.network import Head
 from calibre.personal.card import Preprocessing
@@ -57,23 +58,17 @@ def making(
     The host works on the CPU, where bundles are measured.
     """
     method = host.experiment.method
+    kept = Kept.of(scored.tensors)
     client = host.prepared(METHOD, state, scored.client)
     site, test = client.site, client.test
-    kept = Kept.of(scored.tensors)
     encoders, head = as_classifier(method, site.network, kept.own)
     encoders = copy.deepcopy(encoders)  # the host's network goes on to serve others
-    both = SideBySide(encoders)
-
-    def features(images: Tensor) -> Tensor:
-        return encode(both, images, site.normalization)
-
-    labelled = Samples(features(site.images[: site.labelled]), site.labels[: site.labelled])
-    tested = Samples(features(test.images), test.labels)
+    labelled = _samples(encoders, site, site.images[: site.labelled], site.labels[: site.labelled])
+    tested = _samples(encoders, site, test.images, test.labels)
     _check(scored, method, head, tested)
     foreign = _foreign(host, labelled)
     client = host.prepared(METHOD, state, scored.client)  # as it was before its own model
     way = way_of(method, host.experiment.personal)
-    held_out = kept.held or way.held_out(method, state, client, choice)
     how = way.how_held_out(method, state, client)
     return Making(
         client=scored.name,
@@ -86,7 +81,7 @@ def making(
         head=head,
         final=kept.final,
         labelled=labelled,
-        held_out=held_out,
+        held_out=kept.held or way.held_out(method, state, client, choice),
         fitted=how,
         usable=how != ALONE,
         test=tested,
@@ -98,6 +93,10 @@ def making(
         rate=rate,
         **facts,
     )
+
+
+def _samples(encoders: Sequence[nn.Module], site: Site, images: Tensor, labels: Tensor) -> Samples:
+    return Samples(encode(SideBySide(encoders), images, site.normalization), labels)
 
 
 def _check(scored: Scored, method: Method, head: Head, test: Samples) -> None:
