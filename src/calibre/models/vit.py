@@ -16,7 +16,7 @@ HEAD = 64  # numbers of an attention head
 STD = 0.02  # of first weights
 
 
-class Patches(nn.Module):
+class PatchEmbedding(nn.Module):
     """Each patch of an image as a vector."""
 
     def __init__(self, channels: int, patch: int, D: int) -> None:
@@ -82,7 +82,7 @@ class ViT(nn.Module):
         self.features = D
         self.cls_token = nn.Parameter(torch.zeros(1, 1, D))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size // patch) ** 2, D))
-        self.patch_embed = Patches(channels, patch, D)
+        self.patch_embed = PatchEmbedding(channels, patch, D)
         self.blocks = nn.Sequential(*(TransformerBlock(D) for _ in range(DEPTH)))
         self.norm = nn.LayerNorm(D, EPSILON)
         nn.init.trunc_normal_(self.pos_embed, std=STD)
