@@ -169,7 +169,7 @@ def _warnings_to(file: Path) -> Emit:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """OngoingRun by Flower; the outcome is left in the run folder for whoever started it."""
+    """What Flower runs; the outcome is left in the run folder for whoever started it."""
     from calibre.screen import LiveView
 
     config = context.run_config

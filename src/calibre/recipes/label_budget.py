@@ -188,7 +188,6 @@ def _listed(budgets: Sequence[int]) -> str:
 
 
 FREE: tuple[Named, ...] = (("calibre/simclr", NONE), ("pfl-ssl/simclr", NONE), ("pixels", NONE))
-LABEL_FREE = ("Calibre (SimCLR)", f"Calibre (SimCLR){TYPICAL}", "pFL-SimCLR")
 BUDGETS = (
     LabelBudget(
         "label-budget",
