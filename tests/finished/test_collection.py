@@ -68,3 +68,16 @@ def test_a_folder_of_torn_images_is_told(tmp_path):
     (tmp_path / "c" / "x.png").write_bytes(b"no")
     with pytest.raises(UserError, match="none of the images"):
         of_folder(tmp_path / "c").decoded((8, 8, 1))
+
+
+def test_what_is_odd_about_labels_is_told_of_this_client_alone(tmp_path):
+    finished = FinishedRun(run_of(hospitals(tmp_path / "h"), tmp_path / "r"))
+    for client in ("north", "south"):
+        place = tmp_path / "h" / client / "unlabelled" / "labels.csv"
+        labels_file.write(place, [(f"gone-from-{client}.png", "cat", "")])
+    found = of_client(finished, finished.find(["south"])[0])
+    (note,) = found.notes
+    assert "not used: 1;" in note
+    assert "gone-from-south.png, which is no image here" in note
+    (note,) = of_folder(tmp_path / "h" / "north").notes
+    assert "gone-from-north.png" in note

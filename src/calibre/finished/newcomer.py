@@ -9,6 +9,7 @@ import torch
 from calibre import rng
 from calibre.data import augment
 from calibre.errors import UserError
+from calibre.finished.packing import ALL
 from calibre.finished.run import FinishedRun
 from calibre.local.site import Site
 from calibre.methods.method import ServerState
@@ -63,10 +64,22 @@ def personalize_newcomer(
             images=site.images,
             test_images=arrived.test.pixels if arrived.test else None,
             unlabelled=len(arrived.unlabelled),
+            chosen=_chosen(arrived),
             notes=arrived.notes,
             rate=rate,
             **finished.facts,
         )
+    )
+
+
+def _chosen(arrived: Arrived) -> str:
+    """How the images with a label were chosen, as far as is known."""
+    if not arrived.given:
+        return ALL
+    others = len(arrived.train.labels) - arrived.given
+    return (
+        f"{arrived.given} by labels.csv (calibre-fl label asks for the most typical images first)"
+        + (f", {others} by the folders that they lie in" if others > 0 else "")
     )
 
 

@@ -37,6 +37,7 @@ class Arrived(NamedTuple):
     test: Images | None
     unlabelled: Tensor  # uint8 [m, H, W, C]
     notes: tuple[str, ...]  # what was left out
+    given: int = 0  # labels that come from a labels.csv
 
 
 def read_images(place: Path, shape: Shape) -> Arrived:
@@ -65,6 +66,7 @@ def read_images(place: Path, shape: Shape) -> Arrived:
         test if test and len(test.labels) else None,
         more.pixels,
         tuple(notes),
+        raw.given,
     )
 
 
