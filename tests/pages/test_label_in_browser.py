@@ -274,6 +274,22 @@ def test_an_image_is_enlarged_where_it_was_pressed(browser, folder):
         browser.find_element("id", "large").click()
         ActionChains(browser).move_to_element_with_offset(place, 0, side // 3).click().perform()
         until(browser, "return document.getElementById('large').scrollTop > 300")
+        left, wide = browser.execute_script(
+            "const it = document.getElementById('large'); return [it.scrollLeft, it.scrollWidth]"
+        )
+        assert left == pytest.approx((wide - 1200) / 2, abs=20)
+
+
+def test_on_a_phone_the_image_stays_in_sight_of_all_classes(browser, folder):
+    names = [f"a class with a long name that goes on, {letter}" for letter in "abcdefghijklmn"]
+    with served(started(folder, classes=names)) as server:
+        visit(browser, server, 390, 844)
+        last = browser.find_elements("css selector", "#found button")[-1]
+        browser.execute_script("arguments[0].scrollIntoView({block: 'end'})", last)
+        place = "return arguments[0].getBoundingClientRect()"
+        seen = browser.execute_script(place, browser.find_element("id", "image"))
+        assert seen["top"] >= 0
+        assert seen["bottom"] < browser.execute_script(place, last)["top"] < 844
 
 
 def test_a_page_opened_while_the_file_makes_no_sense_comes_by_itself(browser, folder):

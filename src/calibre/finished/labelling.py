@@ -208,10 +208,10 @@ class Labelling:
         """Half of the labels, a quarter, ...: as they were given before this session, few first."""
         times = {i: row.time for i in labels if (row := self._store.row(i))}
         order = sorted(labels, key=times.__getitem__)
-        counts = []
-        while len(order) >> len(counts) + 1 >= FEWEST:
-            counts.append(len(order) >> len(counts) + 1)
-        return [{i: labels[i] for i in order[:count]} for count in reversed(counts)]
+        found: list[Labels] = []
+        while len(order := order[: len(order) // 2]) >= FEWEST:
+            found.insert(0, {i: labels[i] for i in order})
+        return found
 
     def _read(self) -> dict[int, str]:
         """What is written of every image that was looked at."""
