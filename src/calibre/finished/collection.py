@@ -22,6 +22,7 @@ class Collection:
     images: Sequence[Listed]
     classes: tuple[str, ...] = ()  # that are known before any label is
     novel: bool = True  # took no part in training the encoder
+    test: Path | None = None  # a folder of images to measure with
     notes: tuple[str, ...] = ()  # what is odd about labels that are there already
 
     def decoded(self, shape: Shape) -> "Decoded":
@@ -69,4 +70,8 @@ def of_client(finished: FinishedRun, client: int) -> Collection | None:
         return None
     own = next(place / below / name for below in ("", "train") if (place / below / name).is_dir())
     notes = tuple(given.notes(below=os.path.join(own, "")))
-    return Collection(name, own, images, finished.federation.classes, about.novel, notes)
+    test = place / "test" / name
+    return Collection(
+        name, own, images, finished.federation.classes, about.novel,
+        test if test.is_dir() and own != place / name else None, notes,
+    )  # fmt: skip

@@ -16,7 +16,7 @@ def make_model(run: Path, held: Collection, place: Path, replace: bool) -> dict[
     except BundleThereError:
         raise BundleThereError(f"There is a model in {place} already.") from None
     older = older_name(place) if place.exists() else None
-    made = personalize_newcomer(run, held.place, held.client, novel=held.novel)
+    made = personalize_newcomer(run, held.place, held.client, novel=held.novel, test=held.test)
     saved = made.save(place, "keep")
     card = saved.card
     return {

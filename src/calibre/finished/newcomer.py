@@ -28,16 +28,22 @@ from calibre.tensors import belongs, take
 
 
 def personalize_newcomer(
-    folder: Path, data: Path, name: str | None = None, rate: float = RATE, novel: bool = True
+    folder: Path,
+    data: Path,
+    name: str | None = None,
+    rate: float = RATE,
+    novel: bool = True,
+    test: Path | None = None,
 ) -> Bundle:
     """The run's encoder with a head of the newcomer's own. The run's images are not needed.
 
-    ``novel``: it took no part in the run, as far as is known.
+    ``novel``: it took no part in the run, as far as is known. ``test``: a folder of images to
+    measure with, where ``data`` has none.
     """
     finished = FinishedRun(folder)
     check_encoder(finished)
     preprocessing, choice = finished.preprocessing, finished.choice
-    arrived = read_images(data, preprocessing.shape)
+    arrived = read_images(data, preprocessing.shape, test)
     site = newcomers_site(finished, arrived)
     seen = _encoded(finished, arrived, site)
     strengths = strengths_for([seen], choice)
