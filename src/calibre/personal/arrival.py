@@ -41,14 +41,14 @@ class Arrived(NamedTuple):
     given: int = 0  # labels that come from a labels.csv
 
 
-def read_images(place: Path, shape: Shape, test: Path | None = None) -> Arrived:
+def read_images(place: Path, shape: Shape, to_test: Path | None = None) -> Arrived:
     """A folder with one sub-folder per class (or another source of one client), decoded.
 
-    ``test`` is a folder of images to measure with, where ``place`` has none of its own.
+    ``to_test`` is a folder of images to measure with, where ``place`` has none of its own.
     """
     raw = _read(place)
-    if test is not None and raw.test is None:
-        raw = replace(raw, test=_to_test(test, raw.classes))
+    if to_test is not None and raw.test is None:
+        raw = replace(raw, test=_test_part(to_test, raw.classes))
     if raw.train.owners is not None and len(set(raw.train.owners)) > 1:
         one = sorted(set(raw.train.owners))[0]
         raise UserError(
@@ -76,7 +76,7 @@ def read_images(place: Path, shape: Shape, test: Path | None = None) -> Arrived:
     )
 
 
-def _to_test(place: Path, classes: tuple[str, ...]) -> Part:
+def _test_part(place: Path, classes: tuple[str, ...]) -> Part:
     """The images of a folder that are of these classes."""
     raw = _read(place)
     names = [raw.classes[label] for label in raw.train.labels.tolist()]
