@@ -14,7 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks import augmentation, flower, heads, importing, rounds, scale, serving, startup
+from benchmarks import (
+    augmentation,
+    flower,
+    heads,
+    importing,
+    labelling,
+    rounds,
+    scale,
+    serving,
+    startup,
+)
 from benchmarks.regressions import regressions
 from calibre.cores import usable_cores
 from calibre.registry import OBJECTIVES
@@ -50,6 +60,7 @@ def main() -> None:
         "importing": lambda: [importing.measure()],
         "flower": flower.measure,
         "serving": serving.measure,
+        "labelling": labelling.measure,
     }
     results: list[dict[str, Any]] = []
     table = Table("benchmark", "measured", "target", "")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from calibre import cli
 from calibre.engine import rounds
 from calibre.experiment import read
+from calibre.personal.bundle import load
 from tests.conftest import TINY
 from tests.finished.test_newcomer import draw
 from tests.personal.made_bundle import COLOURS, STRANGER, make_bundle, square, write_folder
@@ -68,6 +69,18 @@ def test_bundle_then_predict(finished, tmp_path):
     found = invoke("predict", tmp_path / "out" / "novel-6", draw(tmp_path / "n", 2), "--json")
     assert found.exit_code == 0
     assert len(json.loads(found.stdout)) == 6
+
+
+def test_a_bundle_of_another_make_is_kept_and_the_same_one_is_not(finished, tmp_path):
+    given = ("bundle", finished, "0", "--out", tmp_path)
+    for _ in range(2):
+        assert invoke(*given).exit_code == 0
+    (place,) = tmp_path.iterdir()
+    make_bundle(client="from new labels").save(place)
+    assert invoke(*given).exit_code == 0
+    older = tmp_path / f"{place.name}-old-1"
+    assert {path.name for path in tmp_path.iterdir()} == {place.name, older.name}
+    assert load(older).card.client == "from new labels"
 
 
 def test_all_clients_and_json(finished, tmp_path):

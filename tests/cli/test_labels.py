@@ -14,6 +14,7 @@ import pytest
 from calibre.data import labels_file
 from calibre.engine import rounds
 from calibre.personal.bundle import load
+from calibre.personal.card_text import labels_in_words
 from tests.cli.test_bundles import fails, invoke
 from tests.finished.made_labels import digits, hospitals, run_of
 from tests.personal.made_bundle import make_bundle, write_folder
@@ -60,6 +61,23 @@ def test_what_has_a_label_or_a_doubt_is_not_suggested_again(finished, tmp_path):
     labels_file.write(tmp_path / "new" / "labels.csv", rows)
     done = invoke("suggest", finished, "--data", tmp_path / "new", "--count", "20", "--json")
     assert {row["image"] for row in json.loads(done.stdout)} == {str(file) for file in made[2:]}
+    said = invoke("suggest", finished, "--data", tmp_path / "new").stderr
+    assert "1 images have a label, 8 have none, and of 1 somebody was not sure" in said
+
+
+def test_fewer_than_were_asked_for_and_rows_of_no_image_are_said(finished, tmp_path):
+    made = digits(tmp_path / "new", {3: 5, 4: 5})
+    labels_file.write(tmp_path / "new" / "labels.csv", [(made[0].name, "three", "")])
+    with (tmp_path / "new" / "labels.csv").open("a") as file:
+        file.write("nowhere.png,four,\n")
+    done = invoke("suggest", finished, "--data", tmp_path / "new", "--count", "2")
+    assert "nowhere.png, which is no image here" in done.stderr
+    assert "typicality 0." in done.stdout
+    assert "fewer than" not in done.stderr
+    for file in made[1:]:
+        shutil.copy(made[0], file)
+    copies = invoke("suggest", finished, "--data", tmp_path / "new", "--count", "2")
+    assert "9 images without a label look like some that have one" in str(copies.exception)
 
 
 def test_a_bundles_encoder_suggests_from_a_folder(tmp_path):
@@ -72,6 +90,13 @@ def test_a_bundles_encoder_suggests_from_a_folder(tmp_path):
     found = json.loads(done.stdout)
     colours = {int(row["image"].rpartition("/")[2].split(".")[0]) // 3 for row in found}
     assert colours == {0, 1, 2}  # one of each colour
+
+
+def test_a_bundle_has_no_images_of_its_own(tmp_path, monkeypatch, capsys):
+    make_bundle().save(tmp_path / "b")
+    for more in ([], ["--client", "0"]):
+        said = fails(capsys, monkeypatch, "suggest", tmp_path / "b", *more)
+        assert "give --data FOLDER" in said
 
 
 def test_images_without_files_are_numbers(of_digits):
@@ -171,6 +196,8 @@ def test_a_killed_command_loses_nothing_and_goes_on(finished, data, tmp_path):
     assert not card.novel
     assert sum(held.labelled for held in card.classes) == 22
     assert card.unlabelled == 20
+    assert "22 images have a label: 4 by labels.csv" in (tmp_path / "b" / "card.md").read_text()
+    assert "18 by the folders that they lie in; 20 have none" in labels_in_words(card)
     assert load(tmp_path / "b-old-1").card.hash == card.hash
 
 

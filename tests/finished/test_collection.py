@@ -6,7 +6,9 @@ from calibre.data import labels_file
 from calibre.errors import UserError
 from calibre.finished.collection import of_client, of_folder
 from calibre.finished.label_store import LabelStore
+from calibre.finished.labelled_model import make_model
 from calibre.finished.run import FinishedRun
+from calibre.personal.bundle import load
 from tests.finished.made_labels import digits, hospitals, run_of
 
 
@@ -68,3 +70,30 @@ def test_a_folder_of_torn_images_is_told(tmp_path):
     (tmp_path / "c" / "x.png").write_bytes(b"no")
     with pytest.raises(UserError, match="none of the images"):
         of_folder(tmp_path / "c").decoded((8, 8, 1))
+
+
+def test_what_is_odd_about_labels_is_told_of_this_client_alone(tmp_path):
+    finished = FinishedRun(run_of(hospitals(tmp_path / "h"), tmp_path / "r"))
+    for client in ("north", "south"):
+        place = tmp_path / "h" / client / "unlabelled" / "labels.csv"
+        labels_file.write(place, [(f"gone-from-{client}.png", "cat", "")])
+    found = of_client(finished, finished.find(["south"])[0])
+    (note,) = found.notes
+    assert "not used: 1;" in note
+    assert "gone-from-south.png, which is no image here" in note
+    (note,) = of_folder(tmp_path / "h" / "north").notes
+    assert "gone-from-north.png" in note
+
+
+def test_a_clients_model_is_measured_on_the_runs_test_images_of_that_client(tmp_path):
+    hospitals(tmp_path / "h" / "train")
+    for client in ("north", "south"):
+        digits(tmp_path / "h" / "test" / client, {1: 7, 2: 5}, skip=100, named=True)
+    digits(tmp_path / "h" / "test" / "north", {9: 3}, skip=100, named=True)  # which south never has
+    run = run_of(tmp_path / "h", tmp_path / "r")
+    finished = FinishedRun(run)
+    held = of_client(finished, finished.find(["south"])[0])
+    make_model(run, held, tmp_path / "b", replace=False)
+    card = load(tmp_path / "b").card
+    assert (card.accuracy.how, card.accuracy.images) == ("test images", 12)
+    assert {each.name: each.test for each in card.classes} == {"0": 0, "1": 7, "2": 5}

@@ -170,14 +170,50 @@ def test_what_another_program_wrote_is_taken_over_and_said(folder):
     with pytest.raises(ConflictError, match="somebody was quicker"):
         labelling.label(two, "cat", None)
     state = labelling.state()
-    assert "another program changed" in state["note"]
-    assert "1 labels" in state["note"]
+    assert "Another program changed" in state["note"]
+    assert "1 label was changed by it." in state["note"]
     assert state["labelled"] == 2
     assert two not in [row["index"] for row in state["queue"]]
     three = first(labelling)
     labelling.label(three, "bird", None)
     names = [labelling.name(i) for i in (one, two, three)]
     assert written(folder) == dict(zip(names, ("cat", "dog", "bird"), strict=True))
+
+
+def test_rows_that_another_program_wrote_of_no_image_are_said(folder):
+    labelling = started(folder)
+    rows = [("elsewhere.png", "cat", ""), ("nowhere.png", "cat", "")]
+    labels_file.write(folder / "labels.csv", rows)
+    note = labelling.state()["note"]
+    assert "0 labels were changed by it. 2 rows name no image" in note
+    assert "'elsewhere.png'" in note
+
+
+def test_a_deleted_file_is_said(folder):
+    labelling = started(folder)
+    label_all(labelling, 3)
+    (folder / "labels.csv").unlink()
+    state = labelling.state()
+    assert "Another program deleted" in state["note"]
+    assert "3 labels were changed by it" in state["note"]
+    assert state["labelled"] == 0
+
+
+def test_how_the_estimate_grew_is_known_after_a_new_start(folder):
+    """From the labels and their times: of 33, the first 16 and the first 8."""
+    times = [f"2025-01-01T00:00:{59 - i:02}Z" for i in range(33)]  # the last row came first
+    images = sorted(file.name for file in folder.glob("*.png"))
+    rows = [(name, name[0], time) for name, time in zip(images, times, strict=False)]
+    labels_file.write(folder / "labels.csv", rows)
+    labelling = started(folder)
+    labelling.learn()
+    state = labelling.state()
+    assert [row["labels"] for row in state["growth"]] == [8, 16, 33]
+    assert not state["pending"]
+    first, *_ = state["growth"]
+    assert first["images"] == 8  # all of digit 2, which has the earliest times
+    labelling.learn()
+    assert labelling.state()["growth"] == state["growth"]
 
 
 def test_rows_of_files_that_are_not_here_stay(folder):

@@ -17,6 +17,7 @@ from calibre.methods.apfl import APFL, Mixture
 from calibre.models.network import Problem, build_classifier
 from calibre.personal import finetuned, published
 from calibre.personal.bundle import load
+from calibre.personal.card_text import markdown
 from calibre.personal.model import as_classifier
 from calibre.personal.predictor import SideBySide
 from calibre.registry import METHODS
@@ -87,6 +88,21 @@ def test_what_was_measured_for_a_bundle_is_not_measured_again(tiny, tmp_path, mo
             after = FinishedRun(folder).bundle(0).card
         assert before in (None, after)
         assert after.outside.held_out > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "how"),
+    [
+        ((), "drawn evenly by class"),
+        (("federation.label_draw=random",), "drawn at random"),
+        (("personal.labels=4", "personal.label_choice=typical"), "the most typical images"),
+    ],
+)
+def test_the_card_says_how_labels_were_chosen(tiny, tmp_path, changes, how):
+    rounds.run(tiny("training.rounds=1", *changes), tmp_path)
+    card = FinishedRun(tmp_path).bundle(0).card
+    assert card.chosen.startswith(how)
+    assert f"images have a label: {how}" in markdown(card)
 
 
 def test_a_mixture_is_one_head_on_two_encoders():

@@ -170,6 +170,19 @@ def test_the_model_is_made_and_an_older_one_is_asked_about(labelling):
     assert asked == [False, True]
 
 
+def test_the_pictures_of_mistakes_are_those_of_the_model_made_here(
+    labelling, tmp_path, monkeypatch
+):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mistakes.png").write_bytes(b"of the model")
+    (tmp_path / "mistakes.png").write_bytes(b"of somebody else")
+    monkeypatch.chdir(tmp_path)
+    with served(labelling, lambda replace: {"bundle": str(tmp_path / "b")}) as server:
+        assert ask(server, path="/mistakes.png")[0] == 404
+        post(server, "/model", replace=False)
+        assert ask(server, path="/mistakes.png")[2] == "of the model"
+
+
 def test_a_model_that_cannot_be_made_says_why(labelling):
     def make(replace):
         raise UserError("no label yet")

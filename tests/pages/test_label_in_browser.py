@@ -191,7 +191,7 @@ def test_another_window_and_another_program_are_noticed(browser, folder):
         rows = labels_file.read(folder / "labels.csv")
         labels_file.write(folder / "labels.csv", [*rows, (labelling.name(other), "cow", "")])
         progress(browser, "2 labelled")  # by itself
-        assert "another program changed" in text(browser, "message")
+        assert "Another program changed" in text(browser, "message")
 
 
 def test_when_the_command_ends_the_page_says_so_and_nothing_is_lost(browser, folder):
@@ -213,7 +213,10 @@ def test_the_model_is_made_and_replaced_on_request_only(browser, folder):
         if made and not replace:
             raise BundleThereError("There is a model already.")
         made.append(replace)
-        return {"bundle": "bundles/clinic", "labels": 1, "accuracy": "not known",
+        card = (
+            "# Model\n\n**Warning:** one image of a cat\n\n| is | cat |\n| --- | --- |\n| cat | 1 |"
+        )
+        return {"bundle": "bundles/clinic", "labels": 1, "accuracy": "not known", "card": card,
                 "older": "bundles/clinic-old-1" if replace else None}  # fmt: skip
 
     with served(started(folder, classes=["cat"]), make) as server:
@@ -223,12 +226,94 @@ def test_the_model_is_made_and_replaced_on_request_only(browser, folder):
         progress(browser, "1 labelled")
         browser.find_element("id", "make").click()
         says(browser, "made", "Made from 1")
+        browser.find_element("css selector", "#about summary").click()
+        assert "one image of a cat" in text(browser, "card")
+        assert browser.find_element("css selector", "#card td").text == "cat"
         browser.find_element("id", "make").click()
         until(browser, "return !document.getElementById('replace').hidden")
         assert made == [False]
         browser.find_element("id", "replace").click()
         says(browser, "made", "old-1")
         assert made == [False, True]
+
+
+def test_every_part_of_an_enlarged_image_can_be_seen(browser, folder):
+    corners = """
+      const [frame, image] = ["large", "closer"].map((id) => document.getElementById(id));
+      frame.scrollTo(0, 0);
+      const first = image.getBoundingClientRect();
+      frame.scrollTo(1e6, 1e6);
+      const last = image.getBoundingClientRect();
+      return [first.left >= 0, first.top >= 0, last.right <= innerWidth + 1,
+              last.bottom <= innerHeight + 1, first.width > innerWidth];
+    """
+    with served(started(folder, classes=["cat"])) as server:
+        for width, height in ((600, 900), (390, 844)):
+            visit(browser, server, width, height)
+            until(browser, "return document.getElementById('image').naturalWidth > 0")
+            press(browser, "z")
+            until(browser, "return document.getElementById('closer').clientWidth > innerWidth")
+            assert browser.execute_script(corners) == [True] * 5
+            press(browser, "z")
+            until(browser, "return document.getElementById('large').hidden")
+
+
+def test_an_image_is_enlarged_where_it_was_pressed(browser, folder):
+    from selenium.webdriver import ActionChains
+
+    with served(started(folder, classes=["cat"])) as server:
+        visit(browser, server)
+        until(browser, "return document.getElementById('image').naturalWidth > 0")
+        place = browser.find_element("id", "zoom")
+        side = place.size["height"]
+        ActionChains(browser).move_to_element_with_offset(
+            place, -side // 3, -side // 3
+        ).click().perform()
+        until(browser, "return document.getElementById('closer').clientWidth > 0")
+        until(browser, "return document.getElementById('large').scrollTop === 0")
+        browser.find_element("id", "large").click()
+        ActionChains(browser).move_to_element_with_offset(place, 0, side // 3).click().perform()
+        until(browser, "return document.getElementById('large').scrollTop > 300")
+        left, wide = browser.execute_script(
+            "const it = document.getElementById('large'); return [it.scrollLeft, it.scrollWidth]"
+        )
+        assert left == pytest.approx((wide - 1200) / 2, abs=20)
+
+
+def test_on_a_phone_the_image_stays_in_sight_of_all_classes(browser, folder):
+    names = [f"a class with a long name that goes on, {letter}" for letter in "abcdefghijklmn"]
+    with served(started(folder, classes=names)) as server:
+        visit(browser, server, 390, 844)
+        last = browser.find_elements("css selector", "#found button")[-1]
+        browser.execute_script("arguments[0].scrollIntoView({block: 'end'})", last)
+        place = "return arguments[0].getBoundingClientRect()"
+        seen = browser.execute_script(place, browser.find_element("id", "image"))
+        assert seen["top"] >= 0
+        assert seen["bottom"] < browser.execute_script(place, last)["top"] < 844
+
+
+def test_a_page_opened_while_the_file_makes_no_sense_comes_by_itself(browser, folder):
+    labelling = started(folder, classes=["cat"])
+    with served(labelling) as server:
+        (folder / "labels.csv").write_text("path,label,time\nodd row\n")
+        browser.get(server.url)
+        says(browser, "message", "row 2 has 1 columns")
+        (folder / "labels.csv").unlink()
+        progress(browser, "0 labelled")
+        assert not browser.find_element("id", "message").is_displayed()
+
+
+def test_all_that_was_labelled_can_be_looked_at(browser, tmp_path):
+    folder = folder_of_digits(tmp_path / "many", each=110)
+    rows = [(file.name, file.name[0], "") for file in folder.glob("*.png")]
+    labels_file.write(folder / "labels.csv", rows)
+    with served(started(folder)) as server:
+        visit(browser, server)
+        browser.find_element("css selector", "#seen summary").click()
+        until(browser, "return document.querySelectorAll('#sheet button').length === 300")
+        browser.find_element("id", "more").click()
+        until(browser, "return document.querySelectorAll('#sheet button').length === 330")
+        assert not browser.find_element("id", "more").is_displayed()
 
 
 def test_buttons_stay_under_a_finger_when_others_label(browser, folder):
@@ -279,7 +364,7 @@ def test_on_a_phone_a_finger_labels_zooms_and_undoes(browser, folder):
         until(browser, shown)
         tap(browser, browser.find_element("id", "zoom"))
         until(browser, "return document.body.classList.contains('zoomed')")
-        tap(browser, browser.find_element("id", "zoom"))
+        tap(browser, browser.find_element("id", "large"))
         until(browser, "return !document.body.classList.contains('zoomed')")
         name = text(browser, "name")
         tap(browser, button(browser, "classes", "dog"))
@@ -295,6 +380,16 @@ def test_on_a_phone_a_finger_labels_zooms_and_undoes(browser, folder):
             ".filter((e) => e.offsetParent).map((e) => e.offsetHeight)"
         )
         assert min(browser.execute_script(heights)) >= 44
+        for count in range(1, 5):
+            tap(browser, button(browser, "classes", "dog"))
+            progress(browser, f"{count} labelled")
+        until(
+            browser,
+            "return document.querySelector('#growth text')?.getBoundingClientRect().height > 0",
+        )
+        drawn = "return document.querySelector('#growth text').getBoundingClientRect().height"
+        assert browser.execute_script(drawn) >= 13  # as large as on a desk
+        browser.execute_script("scrollTo(0, 0)")
         low = browser.execute_script(
             "return document.querySelector('#classes button').getBoundingClientRect().bottom"
         )

@@ -263,6 +263,8 @@ def test_mistakes_are_pictured_on_the_clients_own_machine_only(browser, pictures
         if pictures:
             until(browser, "return document.querySelector('#card img')?.complete")
             assert browser.execute_script(shown)[0] > 90
+            wide = "return document.querySelector('#card img').width"
+            assert [browser.execute_script(wide)] == browser.execute_script(shown)  # can be read
         else:
             assert browser.find_elements("css selector", "#card img") == []
         assert browser.execute_script("return document.documentElement.scrollWidth") == 390

@@ -63,11 +63,12 @@ def print_csv(model: "Bundle", predictions: Iterator["Prediction"]) -> int:
 
 def show_card(card: "Card", folder: Path) -> None:
     """What a newcomer wants to know of its model."""
-    from calibre.personal.card_text import accuracy_in_words
+    from calibre.personal.card_text import accuracy_in_words, labels_in_words
 
     console = Console(highlight=False, soft_wrap=True)
     held = [f"{held.name} ({held.labelled})" for held in card.classes]
     console.print(f"{card.client}: {', '.join(held)}", markup=False)
+    console.print(labels_in_words(card), markup=False)
     console.print(f"expected accuracy: {accuracy_in_words(card.accuracy)}", markup=False)
     found = card.calibration
     console.print(

@@ -79,7 +79,7 @@ def bundle(
     with LiveView(errors) as view:
         for done, client in enumerate(chosen, start=1):
             folder = place / finished.folders[client]
-            made.append((folder, finished.bundle(client, refuse).save(folder).card))
+            made.append((folder, finished.bundle(client, refuse).save(folder, "keep another").card))
             view(Progressed(stage="bundles", done=done, of=len(chosen)))
     if as_json:
         print(json.dumps([_facts(folder, card) for folder, card in made], indent=2))

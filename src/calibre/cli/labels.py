@@ -51,7 +51,7 @@ def suggest(
         raise UserError("give --json or --csv, not both")
     found = _suggestions(run, client, data, count)
     for note in found.notes:
-        errors.print(f"left out: {note}", markup=False, highlight=False, soft_wrap=True)
+        _say(note)
     if as_json:
         print(json.dumps([asdict(row) for row in found.images], indent=2, ensure_ascii=False))
         return
@@ -62,13 +62,17 @@ def suggest(
         return
     console = Console(highlight=False, soft_wrap=True)
     for number, row in enumerate(found.images, start=1):
-        console.print(f"{number:4}  {row.image}\n      {row.reason}", markup=False)
+        console.print(f"{number:4}  {row.image}", markup=False)
+        console.print(f"      {row.reason}; typicality {row.typicality:.2f}", markup=False)
     if not found.files:
-        errors.print(
+        _say(
             "these images are rows of arrays and have no files: the numbers are their places in "
-            "the data set", markup=False, soft_wrap=True,
-        )  # fmt: skip
-    errors.print(f"{found.labelled:,} images have a label, {found.unlabelled:,} have none")
+            "the data set"
+        )
+    if len(found.images) < min(count, found.unlabelled):
+        _say(f"fewer than {count:,}: the others look like these or like some that have a label")
+    unsure = f", and of {found.unsure:,} somebody was not sure" if found.unsure else ""
+    _say(f"{found.labelled:,} images have a label, {found.unlabelled:,} have none{unsure}")
 
 
 def label(
@@ -116,8 +120,8 @@ def label(
         found = held.decoded(finished.preprocessing.shape)
         learner = learner_of(finished, found.pixels)
         labelling = Labelling(held.client, found.images, learner, held.classes)
-    for note in found.unread:
-        errors.print(f"left out: {note}", markup=False, highlight=False, soft_wrap=True)
+    for note in (*(f"left out: {text}" for text in found.unread), *held.notes):
+        _say(note)
     place = out or RunFiles(run).bundles / called
     routes = Labels(labelling, partial(make_model, run, held, place)).routes
     server = Server(routes, host, port, known)
@@ -131,22 +135,25 @@ def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -
     from calibre.personal.bundle import load
     from calibre.personal.bundle_folder import CARD
 
-    _check_one(client, data)
     if (run / CARD).is_file():
-        if data is None:
-            raise UserError(f"{run} is a bundle: it has an encoder, but no images; give --data")
+        if data is None or client is not None:
+            raise UserError(
+                f"{run} is a bundle: it has an encoder, but no images; give --data FOLDER"
+            )
         found = suggest_in(of_folder(data), load(run), count)
-    elif data is not None:
-        found = suggest_in(of_folder(data), FinishedRun(run), count)
     else:
+        _check_one(client, data)
         finished = FinishedRun(run)
-        (number,) = finished.find([client or ""])
-        held = of_client(finished, number)
-        found = (
-            suggest_of_run(finished, number, count)
-            if held is None
-            else suggest_in(held, finished, count)
-        )
+        if data is not None:
+            found = suggest_in(of_folder(data), finished, count)
+        else:
+            (number,) = finished.find([client or ""])
+            held = of_client(finished, number)
+            found = (
+                suggest_of_run(finished, number, count)
+                if held is None
+                else suggest_in(held, finished, count)
+            )
     check_some_left(found)
     return found
 
@@ -154,3 +161,8 @@ def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -
 def _check_one(client: str | None, data: Path | None) -> None:
     if (client is None) == (data is None):
         raise UserError("say whose images: --client NAME of the run, or --data FOLDER")
+
+
+def _say(text: str) -> None:
+    """Beside what other programs read."""
+    errors.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibre.data import cache
+from calibre.data import cache, labels_file
 from calibre.data.facts import Facts
 from calibre.data.formats import Part, Raw, csvtable, folder, npz, parquet
 from calibre.data.formats.images import Survey
@@ -216,7 +216,9 @@ def _draft(found: Found, settings: DataSettings) -> cache.Draft:
     train, test = (raw.train, raw.test) if raw.test else split(found.name, raw.train, settings)
     parts = [train, test] + ([raw.unlabelled] if raw.unlabelled else [])
     survey = survey_of(found.name, parts, settings.size)
-    intake = Intake(found.name, parts, survey, settings.size, own, raw.notes, raw.left_out)
+    given = [f"images with a label from {labels_file.NAME}: {raw.given:,}"] if raw.given else []
+    notes = (*given, *raw.notes)
+    intake = Intake(found.name, parts, survey, settings.size, own, notes, raw.left_out)
     ends = list(accumulate(len(part.labels) for part in parts))
     owners, owner_names = owners_of(parts)
     return cache.Draft(

@@ -22,6 +22,8 @@ class Collection:
     images: Sequence[Listed]
     classes: tuple[str, ...] = ()  # that are known before any label is
     novel: bool = True  # took no part in training the encoder
+    test: Path | None = None  # a folder of images to measure with
+    notes: tuple[str, ...] = ()  # what is odd about labels that are there already
 
     def decoded(self, shape: Shape) -> "Decoded":
         """The images that can be read, as an encoder of this shape takes them."""
@@ -43,7 +45,7 @@ def of_folder(place: Path) -> Collection:
     """The images of a folder that no run needs to have seen."""
     if not place.is_dir():
         raise UserError(f"--data {place}: there is no such folder")
-    images = listed_images(place)
+    images, given = listed_images(place)
     if not images:
         raise UserError(f"{place} holds no images")
     clients = sorted({image.client for image in images if image.client is not None})
@@ -52,7 +54,7 @@ def of_folder(place: Path) -> Collection:
             f"{place} holds images of {len(clients)} clients; give the folder of one, such as "
             f"{place / clients[0]}"
         )
-    return Collection(place.resolve().name, place, images)
+    return Collection(place.resolve().name, place, images, notes=tuple(given.notes()))
 
 
 def of_client(finished: FinishedRun, client: int) -> Collection | None:
@@ -62,8 +64,14 @@ def of_client(finished: FinishedRun, client: int) -> Collection | None:
     place = Path(os.path.expanduser(finished.experiment.data.source))
     if not place.is_dir():
         return None
-    images = [image for image in listed_images(place) if image.client == name]
+    listed, given = listed_images(place)
+    images = [image for image in listed if image.client == name]
     if not images:
         return None
     own = next(place / below / name for below in ("", "train") if (place / below / name).is_dir())
-    return Collection(name, own, images, finished.federation.classes, about.novel)
+    notes = tuple(given.notes(below=os.path.join(own, "")))
+    test = place / "test" / name
+    return Collection(
+        name, own, images, finished.federation.classes, about.novel,
+        test if test.is_dir() and own != place / name else None, notes,
+    )  # fmt: skip

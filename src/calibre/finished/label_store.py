@@ -101,6 +101,16 @@ class LabelStore:
         """Read again what another program changed: the files."""
         return [path for path, file in self._files.items() if file.refresh()]
 
+    def strangers(self) -> list[str]:
+        """Paths that are written of, but are none of the images."""
+        known = set(self._places)
+        return [
+            row.path
+            for file in self._files.values()
+            for place, row in file.rows.items()
+            if place not in known
+        ]
+
     def _own(self, index: int) -> Label | None:
         image = self._images[index]
         assert image.labels_file is not None

@@ -6,7 +6,7 @@ from typing import Any
 from calibre.finished.collection import Collection
 from calibre.finished.newcomer import personalize_newcomer
 from calibre.personal.bundle_folder import BundleThereError, check_place, older_name
-from calibre.personal.card_text import accuracy_in_words
+from calibre.personal.card_text import accuracy_in_words, markdown
 
 
 def make_model(run: Path, held: Collection, place: Path, replace: bool) -> dict[str, Any]:
@@ -16,12 +16,13 @@ def make_model(run: Path, held: Collection, place: Path, replace: bool) -> dict[
     except BundleThereError:
         raise BundleThereError(f"There is a model in {place} already.") from None
     older = older_name(place) if place.exists() else None
-    made = personalize_newcomer(run, held.place, held.client, novel=held.novel)
-    card = made.save(place, "keep").card
+    made = personalize_newcomer(run, held.place, held.client, novel=held.novel, test=held.test)
+    saved = made.save(place, "keep")
+    card = saved.card
     return {
         "bundle": str(place),
         "older": str(older) if older and older.exists() else None,
         "labels": sum(each.labelled for each in card.classes),
         "accuracy": accuracy_in_words(card.accuracy),
-        "warnings": list(card.warnings),
+        "card": markdown(card, pictured=saved.pictures is not None),
     }

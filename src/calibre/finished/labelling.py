@@ -23,6 +23,7 @@ from calibre.finished.suggesting import in_words
 AT_ONCE = 20  # images that are suggested together
 LOW = 5  # left of them, and it is time for more
 MOST_UNDONE = 1000
+FEWEST = 5  # labels that an estimate of an earlier session is made from
 
 
 class ConflictError(UserError):
@@ -188,18 +189,29 @@ class Labelling:
             self._revision += bool(more)
 
     def learn(self) -> None:
-        """LearningEstimate the accuracy by all labels, if that is not done yet."""
+        """Estimate the accuracy by all labels, if that is not done yet."""
         with self._learning:
             with self._lock:
                 labels = self._labels()
+                earlier = self._earlier(labels) if self._estimated is None else []
             if labels == self._estimated:
                 return
-            found = self._learner.estimate(labels) if labels else None
-            with self._lock:
-                self._growth = [e for e in self._growth if found and e.labels < found.labels]
-                self._growth += [found] if found else []
-                self._estimated = labels
-                self._revision += 1
+            for known in (*earlier, labels):
+                found = self._learner.estimate(known) if known else None
+                with self._lock:
+                    self._growth = [e for e in self._growth if found and e.labels < found.labels]
+                    self._growth += [found] if found else []
+                    self._estimated = known
+                    self._revision += 1
+
+    def _earlier(self, labels: GivenLabels) -> list[GivenLabels]:
+        """Half of the labels, a quarter, ...: as they were given before this session, few first."""
+        times = {i: row.time for i in labels if (row := self._store.row(i))}
+        order = sorted(labels, key=times.__getitem__)
+        found: list[GivenLabels] = []
+        while len(order := order[: len(order) // 2]) >= FEWEST:
+            found.insert(0, {i: labels[i] for i in order})
+        return found
 
     def _read(self) -> dict[int, str]:
         """What is written of every image that was looked at."""
@@ -242,13 +254,27 @@ class Labelling:
         count = sum(before.get(i) != self._said.get(i) for i in {*before, *self._said})
         self._queue = [row for row in self._queue if row.index not in self._said]
         self._revision += 1
-        self._note = f"another program changed {changed[0]}; {count} labels were taken over from it"
+        what = "changed" if os.path.exists(changed[0]) else "deleted"
+        self._note = f"Another program {what} {changed[0]}: {_many(count, 'label')} changed by it."
+        self._note += self._strangers()
         self._take_over()
+
+    def _strangers(self) -> str:
+        """What is written of images that are not here."""
+        found = self._store.strangers()
+        if not found:
+            return ""
+        rows = "rows name" if len(found) > 1 else "row names"
+        return f" {len(found)} {rows} no image that can be read here, such as {found[0]!r}."
 
     def _take_over(self) -> None:
         """Every class that somebody used can be chosen."""
         used = sorted(set(self._labels().values()) - set(self._classes))
         self._classes += used
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what} was" if count == 1 else f"{count:,} {what}s were"
 
 
 def _figures(estimate: LearningEstimate) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from calibre import rng
 from calibre.data import augment
 from calibre.errors import UserError
+from calibre.finished.packing import ALL
 from calibre.finished.run import FinishedRun
 from calibre.local.site import Site
 from calibre.methods.method import ServerState
@@ -27,16 +28,22 @@ from calibre.tensors import belongs, take
 
 
 def personalize_newcomer(
-    folder: Path, data: Path, name: str | None = None, rate: float = RATE, novel: bool = True
+    folder: Path,
+    data: Path,
+    name: str | None = None,
+    rate: float = RATE,
+    novel: bool = True,
+    test: Path | None = None,
 ) -> Bundle:
     """The run's encoder with a head of the newcomer's own. The run's images are not needed.
 
-    ``novel``: it took no part in the run, as far as is known.
+    ``novel``: it took no part in the run, as far as is known. ``test``: a folder of images to
+    measure with, where ``data`` has none.
     """
     finished = FinishedRun(folder)
     check_encoder(finished)
     preprocessing, choice = finished.preprocessing, finished.choice
-    arrived = read_images(data, preprocessing.shape)
+    arrived = read_images(data, preprocessing.shape, test)
     site = newcomers_site(finished, arrived)
     seen = _encoded(finished, arrived, site)
     strengths = strengths_for([seen], choice)
@@ -63,10 +70,22 @@ def personalize_newcomer(
             images=site.images,
             test_images=arrived.test.pixels if arrived.test else None,
             unlabelled=len(arrived.unlabelled),
+            chosen=_chosen(arrived),
             notes=arrived.notes,
             rate=rate,
             **finished.facts,
         )
+    )
+
+
+def _chosen(arrived: Arrived) -> str:
+    """How the images with a label were chosen, as far as is known."""
+    if not arrived.given:
+        return ALL
+    others = len(arrived.train.labels) - arrived.given
+    return (
+        f"{arrived.given} by labels.csv (calibre-fl label asks for the most typical images first)"
+        + (f", {others} by the folders that they lie in" if others > 0 else "")
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
+from calibre.experiment import Experiment
 from calibre.local.features import encode
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
@@ -30,6 +31,12 @@ from calibre.personal.predictor import SideBySide
 from calibre.personal.ways import way_of
 from calibre.tensors import Tensors
 
+ALL = "all that the client's data has a label for"
+CHOICES = {
+    "random": "drawn at random",
+    "class": "drawn evenly by class",
+    "typical": "the most typical images, by the encoder",
+}
 FOREIGN = 1000  # images of classes that a client does not hold, to try its limit on
 
 
@@ -89,6 +96,7 @@ def making(
         test_images=test.images,
         foreign=foreign if len(foreign) else None,
         unlabelled=len(site.labels) - site.labelled,
+        chosen=_chosen(host.experiment, site),
         floors=scored.floors,
         rate=rate,
         **facts,
@@ -97,6 +105,16 @@ def making(
 
 def _samples(encoders: Sequence[nn.Module], site: Site, images: Tensor, labels: Tensor) -> Samples:
     return Samples(encode(SideBySide(encoders), images, site.normalization), labels)
+
+
+def _chosen(experiment: Experiment, site: Site) -> str:
+    """How the images with a label were chosen, in words."""
+    federation, personal = experiment.federation, experiment.personal
+    if personal.labels == site.labelled:
+        return CHOICES[personal.label_choice]
+    if federation.labels or federation.label_count or federation.label_fraction:
+        return CHOICES["class" if federation.labels_by_class else "random"]
+    return ALL
 
 
 def _check(scored: Scored, method: Method, head: Head, test: Samples) -> None:

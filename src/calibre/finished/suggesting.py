@@ -32,8 +32,9 @@ class Suggested:
 @dataclass(frozen=True)
 class Suggestions:
     images: list[Suggested]  # in the order in which to label them
-    unlabelled: int  # images without a label, of which these are some
+    unlabelled: int  # images that nobody has looked at, of which these are some
     labelled: int
+    unsure: int  # looked at, without a label
     files: bool  # whether the images are files
     notes: list[str]
 
@@ -50,9 +51,14 @@ def suggest_in(collection: Collection, model: FinishedRun | Bundle, count: int) 
         site = site_of(model, found.pixels)
         encodings = encode(site.network.get_submodule("encoder"), site.images, site.normalization)
     store = LabelStore(found.images)
-    seen = [i for i in range(len(found.images)) if store.row(i) is not None]
+    seen = {i: row.label for i in range(len(found.images)) if (row := store.row(i)) is not None}
     paths = [image.path for image in found.images]
-    return _told(suggest(encodings, seen, count, stream()), paths, len(seen), True, found.unread)
+    unsure = sum(not label for label in seen.values())
+    notes = [*(f"left out: {text}" for text in found.unread), *collection.notes]
+    chosen = suggest(encodings, seen, count, stream())
+    return Suggestions(
+        _told(chosen, paths), len(paths) - len(seen), len(seen) - unsure, unsure, True, notes
+    )
 
 
 def suggest_of_run(finished: FinishedRun, client: int, count: int) -> Suggestions:
@@ -65,8 +71,10 @@ def suggest_of_run(finished: FinishedRun, client: int, count: int) -> Suggestion
     encodings = encode(site.network.get_submodule("encoder"), images, site.normalization)
     known = names(finished.experiment.data, pool)
     called = [known[row] if known else f"image {row}" for row in rows]
-    found = suggest(encodings, range(len(held.labelled)), count, stream())
-    return _told(found, called, len(held.labelled), known is not None, [])
+    labelled = len(held.labelled)
+    found = suggest(encodings, range(labelled), count, stream())
+    files = known is not None
+    return Suggestions(_told(found, called), len(called) - labelled, labelled, 0, files, [])
 
 
 def site_of(finished: FinishedRun, pixels: Tensor) -> Site:
@@ -90,22 +98,20 @@ def in_words(found: Suggestion, images: int) -> str:
     )
 
 
-def _told(
-    found: Sequence[Suggestion], called: list[str], labelled: int, files: bool, notes: list[str]
-) -> Suggestions:
-    images = [
+def _told(found: Sequence[Suggestion], called: list[str]) -> list[Suggested]:
+    return [
         Suggested(
             called[row.index], row.cluster, row.size, row.typicality, in_words(row, len(called))
         )
         for row in found
     ]
-    return Suggestions(images, len(called) - labelled, labelled, files, notes)
 
 
 def check_some_left(found: Suggestions) -> None:
     if not found.images:
         raise UserError(
             "there is nothing to suggest: all images have a label"
+            + (f", but for {found.unsure:,} that somebody was not sure of" if found.unsure else "")
             if not found.unlabelled
             else f"there is nothing to suggest: the {found.unlabelled:,} images without a label "
             "look like some that have one"

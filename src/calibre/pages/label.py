@@ -5,7 +5,8 @@ GET /state      what to label next, labels per class, how good the model is by n
 GET /sheet      what was looked at; GET /guess?index=N: what the model says of an image
 GET /image      ?index=N&side=PIXELS: an image, drawn so that every browser can show it
 POST /label     {"index", "label", "was"}: a class, or "" for "not sure"; /skip {"index"}; /undo
-POST /model     {"replace"}: make the client's bundle from the labels
+POST /model     {"replace"}: make the client's bundle from the labels; what its card says
+GET /mistakes.png   pictures for that card
 
 Every POST but the last is answered with the state after it.
 """
@@ -15,6 +16,7 @@ import io
 import json
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -26,7 +28,7 @@ from calibre.finished.labelling import ConflictError, Labelling
 from calibre.pages.documents import page
 from calibre.pages.http import Answer, RefusedError, Request
 from calibre.pages.routing import Route
-from calibre.personal.bundle_folder import BundleThereError
+from calibre.personal.bundle_folder import PICTURES, BundleThereError
 
 BODY = 2**13  # bytes
 LARGEST_SIDE = 2048  # pixels of an image that is shown
@@ -41,6 +43,7 @@ class Labels:
     def __init__(self, labelling: Labelling, make_model: MakeModel) -> None:
         self._labelling, self._make_model = labelling, make_model
         self._page = page("label.html")
+        self._bundle: str | None = None  # where the model is, once it is made here
         self._background: asyncio.Task[None] | None = None
         self.routes = (
             Route("/", self._show_page),
@@ -52,6 +55,7 @@ class Labels:
             Route("/skip", self._skip, "POST", BODY),
             Route("/undo", self._undo, "POST", BODY),
             Route("/model", self._model, "POST", BODY),
+            Route(f"/{PICTURES}", self._pictures),
         )
 
     async def _show_page(self, request: Request) -> Answer:
@@ -94,7 +98,15 @@ class Labels:
 
     async def _model(self, request: Request) -> Answer:
         replace = _fields(request, replace=bool)["replace"]
-        return Answer.of(await self._do(lambda: self._make_model(replace)))
+        made = await self._do(lambda: self._make_model(replace))
+        self._bundle = made["bundle"]
+        return Answer.of(made)
+
+    async def _pictures(self, request: Request) -> Answer:
+        file = Path(self._bundle, PICTURES) if self._bundle else None
+        if file is None or not file.is_file():
+            raise RefusedError(HTTPStatus.NOT_FOUND, "there are no such pictures")
+        return Answer(file.read_bytes(), "image/png")
 
     async def _after(self, step: Callable[[], object]) -> Answer:
         await self._do(step)

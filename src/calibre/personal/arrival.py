@@ -3,6 +3,7 @@
 The encoder stays as it is; the head is the client's own, whatever its classes are called.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,11 +36,17 @@ class Arrived(NamedTuple):
     test: Images | None
     unlabelled: Tensor  # uint8 [m, H, W, C]
     notes: tuple[str, ...]  # what was left out
+    given: int = 0  # labels that come from a labels.csv
 
 
-def read_images(place: Path, shape: Shape) -> Arrived:
-    """A folder with one sub-folder per class (or another source of one client), decoded."""
+def read_images(place: Path, shape: Shape, to_test: Path | None = None) -> Arrived:
+    """A folder with one sub-folder per class (or another source of one client), decoded.
+
+    ``to_test`` is a folder of images to measure with, where ``place`` has none of its own.
+    """
     raw = _read(place)
+    if to_test is not None and raw.test is None:
+        raw = replace(raw, test=_test_part(to_test, raw.classes))
     if raw.train.owners is not None and len(set(raw.train.owners)) > 1:
         one = sorted(set(raw.train.owners))[0]
         raise UserError(
@@ -63,7 +70,17 @@ def read_images(place: Path, shape: Shape) -> Arrived:
         test if test and len(test.labels) else None,
         more.pixels,
         tuple(notes),
+        raw.given,
     )
+
+
+def _test_part(place: Path, classes: tuple[str, ...]) -> Part:
+    """The images of a folder that are of these classes."""
+    raw = _read(place)
+    names = [raw.classes[label] for label in raw.train.labels.tolist()]
+    rows = [row for row, name in enumerate(names) if name in classes]
+    labels = np.array([classes.index(names[row]) for row in rows], np.int64)
+    return replace(raw.train.pick(np.array(rows, np.intp)), labels=labels)
 
 
 def _read(place: Path) -> Raw:

@@ -52,6 +52,7 @@ def assemble(making: Making) -> Bundle:
         method=making.method,
         classes=_held(making),
         unlabelled=making.unlabelled,
+        chosen=making.chosen,
         accuracy=accuracy,
         calibration=calibration,
         mistakes=mistakes,

@@ -146,7 +146,8 @@ class Bundle:
         """Write the bundle whole or not at all.
 
         ``existing`` says what becomes of an older bundle in its place: it is replaced, or kept
-        under another name (:func:`older_name`), or the new one is refused.
+        under another name (:func:`older_name`; "keep another": unless it is the same one), or the
+        new one is refused.
         """
         model = st.save(take(self.predictor))
         card = write_folder(Path(folder), self.card, model, self.pictures, existing)

@@ -32,7 +32,8 @@ CARD = "card.json"
 TEXT = "card.md"
 PICTURES = "mistakes.png"
 
-Existing = Literal["replace", "keep", "refuse"]
+# an older bundle is replaced, kept beside the new one (always, or if it is another), or stays
+Existing = Literal["replace", "keep", "keep another", "refuse"]
 
 
 class BundleThereError(UserError):
@@ -66,7 +67,8 @@ def write_folder(
                 write_atomic(made / name, content)
             write_atomic(made / CARD, _json(card))
             with suppress(FileNotFoundError):
-                kept = existing == "keep" and _is_bundle(folder)
+                another = existing == "keep another" and _hash(folder) != card.hash
+                kept = (existing == "keep" or another) and _is_bundle(folder)
                 os.rename(folder, older_name(folder) if kept else Path(aside, "old"))
             os.rename(made, folder)
         sync_folder(folder.parent)
@@ -152,6 +154,14 @@ def _read(path: Path, most: int) -> bytes:
 
 def _json(card: Card) -> str:
     return json.dumps(card.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
+def _hash(folder: Path) -> str | None:
+    """Of the bundle that is there; None: it is damaged, or there is none."""
+    try:
+        return read_card(folder).hash
+    except UserError:
+        return None
 
 
 def _sha(content: bytes) -> str:

@@ -155,6 +155,7 @@ class Card(Settings):
     method: str
     classes: Annotated[tuple[Held, ...], Field(min_length=1, max_length=100_000)]
     unlabelled: Count
+    chosen: str | None = None  # how the labelled ones were chosen; None: of an older Calibre
     accuracy: Accuracy | None  # None: nothing to measure it on
     calibration: Calibration
     mistakes: Mistakes | None  # None: nothing to measure them on
@@ -177,5 +178,6 @@ class Card(Settings):
 
     def digest(self) -> str:
         """What ``hash`` must be."""
-        content = self.model_dump(mode="json", exclude={"hash"})
+        unknown = {"chosen"} if self.chosen is None else set()
+        content = self.model_dump(mode="json", exclude={"hash", *unknown})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -19,6 +19,13 @@ def accuracy_in_words(found: Accuracy | None) -> str:
     return f"{percent(found.value)} of {found.images} {how} ({interval})"
 
 
+def labels_in_words(card: Card) -> str:
+    """How many images have a label and how these were chosen; how many have none."""
+    labelled = sum(held.labelled for held in card.classes)
+    chosen = f": {card.chosen}" if card.chosen else ""
+    return f"{labelled} images have a label{chosen}; {card.unlabelled} have none"
+
+
 def markdown(card: Card, pictured: bool = True) -> str:
     """``card.md``; ``pictured``: with the mistakes that are shown in ``mistakes.png``."""
     sections = [
@@ -28,7 +35,7 @@ def markdown(card: Card, pictured: bool = True) -> str:
         "## Classes\n\n" + _table(
             ["class", "labelled", "test"],
             [[_plain(held.name), held.labelled, held.test] for held in card.classes],
-        ) + f"\n\nand {card.unlabelled} images without a label.",
+        ) + f"\n\n{labels_in_words(card)}.",
         "## Are its probabilities right?\n\n" + _calibration(card.calibration),
         *(["## What it gets wrong\n\n" + _mistakes(card.mistakes, pictured)]
           if card.mistakes else []),

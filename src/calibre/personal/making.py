@@ -39,6 +39,7 @@ class Making:
     test_images: Tensor | None = None  # those of ``test``
     foreign: Tensor | None = None  # images of classes that the client does not hold
     unlabelled: int = 0
+    chosen: str | None = None  # how the images with a label were chosen, in words
     fairness: Mapping[str, Any] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
     run: Mapping[str, str | int] = field(default_factory=dict)

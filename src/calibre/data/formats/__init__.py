@@ -75,6 +75,7 @@ class Raw:
     unlabelled: Part | None = None
     notes: tuple[str, ...] = ()  # sentences about what was not read
     left_out: tuple[tuple[str, str], ...] = ()  # every file or row of those, and why
+    given: int = 0  # labels of ``train`` that come from a labels.csv
 
 
 def number_classes(

@@ -126,6 +126,7 @@ def read(place: Path, listing: Listing) -> Raw:
         test if rows["test"] else None,
         unlabelled if rows["unlabelled"] else None,
         notes=(*_notes(listing, images, classes, depth, in_parts), *given.notes()),
+        given=sum(os.path.normpath(path) in given.taken for _, _, path in rows["train"]),
         left_out=(
             *((_shown(path), "is of a kind that is not read") for path in listing.others),
             *given.left_out(),
@@ -156,8 +157,8 @@ def _rows(
     return rows
 
 
-def listed_images(place: Path) -> list[Listed]:
-    """All images below ``place`` but those to test on, with a label or without.
+def listed_images(place: Path) -> tuple[list[Listed], Given]:
+    """All images below ``place`` but those to test on, with a label or without; what was given.
 
     Images that lie in ``place`` itself have none unless a ``labels.csv`` beside them gives it.
     """
@@ -170,15 +171,15 @@ def listed_images(place: Path) -> list[Listed]:
     depth = _depth(place, images, in_parts := _in_parts(images)) if images else 1
     found = []
     for folders, path in images:
-        if in_parts and folders[0] == "test":
-            continue
-        client = folders[in_parts] if depth == 2 else None
-        if folders[-1] in NOBODY_KNOWS:
-            beside = Path(path).parent / labels_file.NAME
-            found.append(Listed(path, client, given.take(path), beside))
+        label, beside = folders[-1], None
+        if label in NOBODY_KNOWS:
+            label, beside = given.take(path), Path(path).parent / labels_file.NAME
         else:
-            found.append(Listed(path, client, folders[-1], None))
-    return found
+            given.compare(path, label)
+        if not (in_parts and folders[0] == "test"):
+            client = folders[in_parts] if depth == 2 else None
+            found.append(Listed(path, client, label, beside))
+    return found, given
 
 
 def _classified(listing: Listing, given: Given) -> list[tuple[Folders, str]]:

@@ -43,15 +43,15 @@ class Given:
             if place not in self.known:
                 yield row, f"names {place}, which is no image here"
 
-    def notes(self) -> Iterator[str]:
-        if self.taken:
-            yield f"images with a label from {labels_file.NAME}: {len(self.taken):,}"
-        if self.against:
+    def notes(self, below: str = "") -> Iterator[str]:
+        """What a person should know, of files whose names begin like this."""
+        against = [text for text in self.against if text.startswith(below)]
+        if against:
             yield (
                 f"images that {labels_file.NAME} calls otherwise than their folder: "
-                f"{len(self.against):,}; {self.against[0]}"
+                f"{len(against):,}; {against[0]}"
             )
-        left = [*self.left_out()]
+        left = [row for row in self.left_out() if row[0].startswith(below)]
         if left:
             yield (
                 f"rows of {labels_file.NAME} that were not used: {len(left):,}; {' '.join(left[0])}"

@@ -23,7 +23,7 @@ function paragraph(text, parent) {
 function picture(line, parent) {
   const [, about, name] = line.match(/^!\[([^\]]*)\]\(([a-z]+\.png)\)$/) ?? [];
   if (!name) return;
-  const made = element("img", null, parent);
+  const made = element("img", null, element("div", null, parent, "scroll"));
   made.alt = about;
   made.src = name;
 }

@@ -3,7 +3,9 @@ function drawGrowth(svg, growth) {
   svg.replaceChildren();
   svg.toggleAttribute("hidden", growth.length < 2);
   if (growth.length < 2) return;
-  const [left, right, top, bottom] = [46, 590, 8, 122];
+  const wide = Math.max(240, svg.getBoundingClientRect().width);  // so that text keeps its size
+  svg.setAttribute("viewBox", `0 0 ${wide} 150`);
+  const [left, right, top, bottom] = [46, wide - 10, 8, 122];
   const first = growth[0].labels, last = growth.at(-1).labels;
   const x = (labels) => left + (right - left) * (labels - first) / Math.max(1, last - first);
   const y = (share) => bottom - (bottom - top) * share;

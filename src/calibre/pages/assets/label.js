@@ -6,6 +6,8 @@ let busy = false;
 let steps = 0;  // that were taken here: what was asked before the last of them is out of date
 let timer = 0;
 let noted = "";
+let failing = false;  // whether the message tells why the last look at the server failed
+let tiles = 300;  // of the contact sheet that are shown
 
 async function ask(path, body) {
   let reply;
@@ -68,10 +70,13 @@ async function refresh() {
   const before = steps;
   try {
     const found = await ask("state");
+    if (failing) say("");
+    failing = false;
     const fresh = !busy && steps === before;
     if (fresh && found.revision !== state?.revision) show(found);
     else refreshAfter(found.pending || found.looking ? 400 : 3000);
   } catch (error) {
+    failing = true;
     say(error.message);
     refreshAfter(3000);
   }
@@ -91,7 +96,7 @@ function desk() {
     $("image").alt = next.name;
     $("name").textContent = next.name;
     $("guess").textContent = "";
-    zoom(false);
+    showLarge(false);
   }
   $("reason").textContent = again ? `labelled ${again.was || "“not sure”"}` : next.reason;
   shown = next;
@@ -167,7 +172,9 @@ function quality() {
 async function sheet() {
   const { images } = await ask("sheet");
   const old = new Map([...$("sheet").children].map((each) => [each.dataset.index, each]));
-  $("sheet").replaceChildren(...images.slice(0, 500).map((each) => {
+  $("more").hidden = images.length <= tiles;
+  $("more").textContent = `Show more of ${images.length}`;
+  $("sheet").replaceChildren(...images.slice(0, tiles).map((each) => {
     const key = String(each.index);
     const made = old.get(key) ?? tile(each);
     made.lastChild.textContent = each.label || "not sure";
@@ -212,6 +219,8 @@ async function make(replace) {
     const found = await ask("model", { replace });
     $("made").textContent = `Made from ${found.labels} labels: ${found.accuracy}. It is in ${found.bundle}`
       + (found.older ? `; the older one is in ${found.older}.` : ".");
+    showCard(found.card, $("card"));
+    $("about").hidden = false;
   } catch (error) {
     $("made").textContent = error.message;
     $("replace").hidden = error.status !== 409;
@@ -219,15 +228,15 @@ async function make(replace) {
   $("make").disabled = $("replace").disabled = false;
 }
 
-function zoom(on) {
-  document.body.classList.toggle("zoomed", on);
-  $("zoom").setAttribute("aria-pressed", String(on));
+function zoom(event) {
+  if (enlarged()) { showLarge(false); $("zoom").focus(); }
+  else if (shown) enlarge(`image?index=${shown.index}&side=2048`, pressed(event, $("image")));
 }
 
 const KEYS = {
   s: () => $("skip").click(), n: () => $("unsure").click(), u: () => $("undo").click(),
-  g: () => guess(), z: () => zoom(!document.body.classList.contains("zoomed")),
-  "/": () => $("search").focus(), Escape: () => { zoom(false); $("search").blur(); },
+  g: () => guess(), z: () => zoom(), "/": () => $("search").focus(),
+  Escape: () => { showLarge(false); $("search").blur(); },
 };
 
 addEventListener("keydown", (event) => {
@@ -246,7 +255,8 @@ $("image").addEventListener("load", () => {
 $("image").addEventListener("error", () => {
   if (shown) ask(`image?index=${shown.index}`).catch((error) => say(`${error.message}. Skip it.`));
 });
-$("zoom").addEventListener("click", () => zoom(!document.body.classList.contains("zoomed")));
+$("zoom").addEventListener("click", zoom);
+$("large").addEventListener("click", zoom);
 $("skip").addEventListener("click", () => {
   if (again) { again = null; show(state); } else if (shown) step("skip", { index: shown.index });
 });
@@ -256,6 +266,8 @@ $("ask").addEventListener("click", guess);
 $("form").addEventListener("submit", (event) => { event.preventDefault(); typed(); });
 $("search").addEventListener("input", search);
 $("seen").addEventListener("toggle", () => { if ($("seen").open) sheet(); });
+$("more").addEventListener("click", () => { tiles *= 2; sheet(); });
 $("make").addEventListener("click", () => make(false));
 $("replace").addEventListener("click", () => make(true));
-ask("state").then(show).catch((error) => say(error.message));
+addEventListener("resize", () => { if (state) drawGrowth($("growth"), state.growth); });
+refresh();
