@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibre import cli
+from calibre.experiment import read
 from tests.conftest import TINY
 
 SETS = [part for change in (*TINY, "method.objective.hidden=8") for part in ("--set", change)]
@@ -186,3 +187,12 @@ def test_version():
     from calibre import __version__
 
     assert invoke("--version").output.strip() == __version__
+
+
+def test_resume_says_how_to_point_to_images_that_moved(tmp_path):
+    gone = tmp_path / "gone"
+    settings = read(None, [f"data.source={gone}", "federation.scheme=natural"])
+    (tmp_path / "experiment.toml").write_text(settings.to_toml())
+    done = command("resume", tmp_path)
+    assert done.returncode == 2
+    assert f"calibre-fl resume {tmp_path} --data NEWPLACE" in " ".join(done.stderr.split())

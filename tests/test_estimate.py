@@ -1,6 +1,9 @@
 from pathlib import Path
+from types import MappingProxyType
 
 from calibre.engine.devices import Machine
+from calibre.engine.host import Host
+from calibre.engine.messages import METHOD
 from calibre.estimate import estimate, seconds
 
 HERE = Machine.here()
@@ -28,3 +31,25 @@ def test_rounds_on_labels_alone_cost_by_labels(tiny):
     all_images = seconds(tiny(*few, "method.labels.weight=1"))
     on_labels = seconds(tiny(*few, "method.labels.weight=1", "method.labels.last_rounds=9"))
     assert on_labels < 0.7 * all_images
+
+
+def test_heads_are_counted_as_a_run_makes_them(tiny, monkeypatch):
+    """What cross-validation found is handed on, and not found again for every head."""
+    given = []
+    personalize = Host.personalize
+
+    def watched(self, state, role, clients, choice=None, curves=MappingProxyType({})):
+        given.append((role, len(clients), len(curves)))
+        return personalize(self, state, role, clients, choice, curves)
+
+    monkeypatch.setattr(Host, "personalize", watched)
+    seconds(tiny('personal.floors=["untrained"]', "personal.head=solved"))
+    assert {role for role, _, _ in given} == {METHOD, "untrained"}
+    assert all(clients == curves for _, clients, curves in given)
+    assert max(clients for _, clients, _ in given) > 1  # heads of several are solved together
+
+
+def test_fine_tuning_that_would_diverge_is_estimated_all_the_same(tiny):
+    plain = "training.rounds=1", "personal.head=solved"
+    tuned = "personal.finetune_encoder=true", "personal.lr=1e9", "personal.epochs=6"
+    assert seconds(tiny(*plain, *tuned)) > seconds(tiny(*plain))

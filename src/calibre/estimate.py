@@ -8,10 +8,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,16 +20,21 @@ from calibre import __version__
 from calibre.data.federation import Federation, SharedImages
 from calibre.data.sources import load
 from calibre.engine.devices import Machine, choose, main_device, plan
-from calibre.engine.host import Host
+from calibre.engine.host import Host, method_of
 from calibre.engine.messages import METHOD
 from calibre.experiment import Experiment
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.personal.pooling import pooled
+from calibre.personal.received import AsReceived
+from calibre.personal.solved_head import SolvedHead
+from calibre.personal.ways import way_of
 from calibre.wording import duration
 
 TRIAL_IMAGES = 128
-TRIAL_EPOCHS = 8
+TRIAL_CLIENTS = 8
+TRIAL_EPOCHS = 16
+TRIAL_RATE = 1e-6  # an encoder that has not trained yet may diverge at the real one
 
 
 def examine(experiment: Experiment) -> dict[str, dict[str, Any]]:
@@ -146,45 +151,65 @@ def _training(method: Method, state: ServerState, site: Site, federation: Federa
 def _personal_models(
     experiment: Experiment, shared: SharedImages, folder: Path, device: torch.device
 ) -> float:
-    """Seconds for everybody's personal models and floors, from those of the median client.
+    """Seconds for everybody's personal models and floors, from those of clients of middling size.
 
-    Where networks train for many epochs, one and a few of them tell what the others cost.
+    Heads are solved together, so several clients tell what all cost. Where networks train for many
+    epochs, one client and a few epochs tell it. (The first epochs take longer than those after.)
     """
     personal, federation = experiment.personal, shared.federation
-    sizes, tested = federation.labelled.sizes, federation.test.sizes
-    client = int(np.argsort(sizes, kind="stable")[len(sizes) // 2])
-    clients = float((sizes + tested).sum() / (sizes[client] + tested[client]))  # such as this one
+    ids = federation.novel_ids if personal.clients == "novel" else range(len(federation))
 
     def host(epochs: int) -> Host:
-        fewer = personal.model_copy(update={"epochs": epochs})
-        return Host(experiment.model_copy(update={"personal": fewer}), *shared, folder, device)
+        trial = personal.model_copy(update={"epochs": epochs, "lr": TRIAL_RATE})
+        return Host(experiment.model_copy(update={"personal": trial}), *shared, folder, device)
 
     few = min(TRIAL_EPOCHS, personal.epochs)
-    shortest, longer = host(1), host(few)
+    fewer = -(-few // 2)
+    short, long = host(fewer), host(few)
+    one, several = _middling(federation, ids, 1), _middling(federation, ids, TRIAL_CLIENTS)
     # The first model of a process takes longer. Where it is one that trains no network, it also
     # gives both hosts the same to remember.
-    warm = host(1) if _trains_networks(experiment, METHOD) else longer
-    _make_model(warm, METHOD, client)
+    for warm in [host(1)] if _trains_networks(experiment, METHOD) else [short, long]:
+        _make_models(warm, METHOD, one.clients)
     seconds = 0.0
     for role in (METHOD, *(name for name in personal.floors if name != experiment.method.name)):
-        one = _time(partial(_make_model, shortest, role, client))
-        if few > 1 and _trains_networks(experiment, role):
-            some = _time(partial(_make_model, longer, role, client))
-            one += max(0.0, some - one) / (few - 1) * (personal.epochs - 1)
-        seconds += one * clients
+        if _trains_networks(experiment, role):
+            spent = _time(partial(_make_models, short, role, one.clients))
+            if few > fewer:
+                more = _time(partial(_make_models, long, role, one.clients))
+                spent += max(0.0, more - spent) / (few - fewer) * (personal.epochs - fewer)
+            seconds += spent * one.times
+        else:
+            seconds += _time(partial(_make_models, short, role, several.clients)) * several.times
     return seconds
 
 
-def _make_model(host: Host, role: str, client: int) -> None:
+class Middling(NamedTuple):
+    """Clients of middling size."""
+
+    clients: Sequence[int]
+    times: float  # how often their images go into those of all
+
+
+def _middling(federation: Federation, ids: range, count: int) -> Middling:
+    """At most ``count`` of the clients ``ids``."""
+    sizes = (federation.labelled.sizes + federation.test.sizes)[ids.start : ids.stop]
+    first = max(0, len(ids) - count + 1) // 2
+    middle = np.argsort(sizes, kind="stable")[first : first + count]
+    return Middling([ids[i] for i in middle], float(sizes.sum() / sizes[middle].sum()))
+
+
+def _make_models(host: Host, role: str, clients: Sequence[int]) -> None:
+    """As a run makes them."""
     state = host.initial_state(role)
-    told = host.assess(state, role, [client])
-    host.personalize(state, role, [client], pooled([*told.values()]) if told else None)
+    told = host.assess(state, role, clients)
+    host.personalize(state, role, clients, pooled([*told.values()]) if told else None, told)
 
 
 def _trains_networks(experiment: Experiment, role: str) -> bool:
     """Whether a role's personal models take the longer, the more epochs there are."""
-    tuned = experiment.personal.finetune_encoder or experiment.personal.head != "solved"
-    return role == "local" or (role == METHOD and tuned)
+    way = way_of(method_of(experiment, role), experiment.personal)
+    return role == "local" or not isinstance(way, SolvedHead | AsReceived)
 
 
 def _fastest(work: Callable[[], object]) -> float:

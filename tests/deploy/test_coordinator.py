@@ -4,7 +4,9 @@ import json
 import shutil
 
 import pytest
+import torch
 from flwr.app import Context, RecordDict
+from safetensors.torch import load_file
 
 from calibre.data import federation as federations
 from calibre.data.sources import load
@@ -223,3 +225,23 @@ def test_a_function_of_the_sites_own_may_read_its_images(place):
     file = place / "anna" / "site.toml"
     file.write_text('name = "a"\n[data]\nsource = "our_images:read"\n')
     assert read_site(file).data.source == "our_images:read"
+
+
+def test_after_changes_at_a_site_a_new_run_starts_with_the_old_ones_encoder(place):
+    """What `calibre-fl update` tells to do with a run of sites."""
+    asked = experiment(place, "method.name=fedrep", "engine.sites=4")
+    coordinate(LocalGrid(nodes(place)), asked, place / "run", lambda event: None, patience=5)
+    trained = place / "run" / "model.safetensors"
+    image = next((place / "anna").rglob("*.png"))
+    image.unlink()
+    weights = f"network.weights={trained}"
+    again = experiment(place, "method.name=fedrep", "engine.sites=4", weights, "training.rounds=0")
+    metrics = coordinate(
+        LocalGrid(nodes(place)), again, place / "next", lambda event: None, patience=5
+    )
+    assert metrics.failures == 0
+    assert metrics.train.clients == 4
+    first, then = (load_file(place / run / "model.safetensors") for run in ("run", "next"))
+    encoder = [name for name in first if name.startswith("encoder.")]
+    assert encoder
+    assert all(torch.equal(first[name], then[name]) for name in encoder)

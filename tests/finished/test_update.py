@@ -40,11 +40,14 @@ def life(first, tmp_path) -> Path:
     """A copy of both, which a test may change; the run has been told where its data is now."""
     shutil.copytree(first, tmp_path / "life")
     move(tmp_path / "life" / "run", str(tmp_path / "life" / "sites"))
-    metrics = tmp_path / "life" / "run" / "metrics.json"
-    held = runs.read_metrics(metrics.parent)
-    now = read(metrics.parent / "experiment.toml").hash()
-    metrics.write_text(held.model_copy(update={"experiment": now}).model_dump_json())
+    own_results(tmp_path / "life" / "run")
     return tmp_path / "life"
+
+
+def own_results(run: Path) -> None:
+    """Let results be those of a run whose settings a test has changed."""
+    held, now = runs.read_metrics(run), read(run / "experiment.toml").hash()
+    (run / "metrics.json").write_text(held.model_copy(update={"experiment": now}).model_dump_json())
 
 
 def model_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -151,3 +154,50 @@ def test_data_that_moved_is_found_again_if_it_is_the_same(life):
         move(life / "run", str(life / "moved"))
     with pytest.raises(UserError, match="there is no such folder or file"):
         move(life / "run", str(life / "nowhere"))
+
+
+def test_if_all_took_part_in_a_round_newcomers_do_too(life):
+    """Also where the setting was larger than the number of clients."""
+    said = "clients_per_round = {}"
+    settings = life / "run" / "experiment.toml"
+    settings.write_text(settings.read_text().replace(said.format(2), said.format(3)))
+    own_results(life / "run")
+    for number, name in enumerate(("east", "west")):
+        digits(life / "sites" / name, {0: 6, 1: 6}, skip=80 + 10 * number, named=True)
+    assert update(life / "run").experiment.training.clients_per_round == 4
+
+
+def test_rounds_on_labels_alone_are_told(tiny, tmp_path):
+    """Of 5 rounds the last 3 are on labels alone: of 3 that are added all, of 4 not."""
+    changes = "method.labels.weight=1", "method.labels.last_rounds=3", "training.rounds=5"
+    rounds.run(tiny(*changes, "federation.labels=1"), tmp_path / "run")
+    (note,) = update(tmp_path / "run", more=3).notes
+    assert "unlabelled images take no part" in note
+    assert update(tmp_path / "run", more=4).notes == ()
+
+
+def test_a_run_of_sites_says_what_to_do_instead(life):
+    file = life / "run" / "experiment.toml"
+    file.write_text(file.read_text().replace('"embedded"', '"flower"'))
+    with pytest.raises(UserError, match=r"deploy run .* --set network.weights"):
+        update(life / "run", more=2)
+
+
+def test_a_private_run_is_extended_and_its_promise_with_it(tiny, tmp_path):
+    private = tiny("method.name=fedavg", "privacy.clip=1", "training.clients_per_round=5")
+    first = rounds.run(private, tmp_path / "run").privacy
+    done = update(tmp_path / "run", more=3)
+    then = rounds.run(done.experiment, done.place).privacy
+    assert first is not None
+    assert then is not None
+    assert then.rounds == first.rounds + 3
+    assert then.epsilon > first.epsilon
+
+
+def test_a_private_run_does_not_go_on_with_other_data(life):
+    settings = life / "run" / "experiment.toml"
+    settings.write_text(settings.read_text().replace("[privacy]", "[privacy]\nclip = 1.0"))
+    own_results(life / "run")
+    digits(life / "sites" / "south", {1: 4}, skip=120, named=True)
+    with pytest.raises(UserError, match=r"does not hold for other data: train a new run"):
+        update(life / "run", more=1)

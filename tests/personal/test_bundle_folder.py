@@ -107,3 +107,14 @@ def test_a_first_bundle_and_an_empty_folder_leave_nothing_older(tmp_path):
     for name in ("new", "empty"):
         make_bundle().save(tmp_path / name, "keep")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new"]
+
+
+def test_a_run_is_told_from_a_bundle(tmp_path):
+    """And it is said how to get bundles of it, or which are there."""
+    (tmp_path / "experiment.toml").write_text("")
+    with pytest.raises(UserError, match=r"it is a run, .* calibre-fl bundle"):
+        load(tmp_path)
+    (tmp_path / "bundles" / "anna").mkdir(parents=True)
+    (tmp_path / "bundles" / "anna" / "card.json").write_text("{}")
+    with pytest.raises(UserError, match=r"there are bundles inside it, such as .*bundles/anna"):
+        load(tmp_path)

@@ -170,3 +170,22 @@ def test_gray_is_made_as_pillow_makes_it():
     expected = [np.asarray(Image.fromarray(image).convert("L")) for image in pixels]
     assert np.array_equal(as_trained(pixels, 1)[..., 0], expected)
     assert as_trained(pixels, 3) is pixels
+
+
+def test_other_colours_are_told_where_all_were_alike():
+    """Brown stripes were trained on; the same in blue, with red and blue swapped, are others."""
+    rng = np.random.default_rng(0)
+    stripes = np.sin(np.arange(16) / 2 + rng.uniform(0, 6, (60, 1)))[:, None, :, None]
+    brown = (120 + 80 * stripes) * np.array([1, 0.8, 0.6]) + rng.normal(0, 9, (60, 16, 16, 3))
+    brown = brown.clip(0, 255).astype(np.uint8)
+    usual = statistics(brown[:30])
+    assert usual is not None
+    assert shares(brown[30:], usual) <= 0.05
+    assert shares(brown[30:, ..., ::-1], usual, "its colours are not those") == 1
+    assert shares(255 - brown[30:], usual, "its colours are not those") == 1
+
+
+def test_what_older_bundles_say_is_usual_lets_any_tint_through(usual):
+    older = usual.model_dump(exclude={"warmth", "greenness"})
+    found = validate(Statistics, older)
+    assert (found.warmth.low, found.greenness.high) == (-1, 1)

@@ -132,3 +132,14 @@ def test_nothing_else_asks_a_method_for_its_way():
         if isinstance(node, ast.Attribute) and node.attr == "way"
     }
     assert asking == {"personal/ways.py"}
+
+
+def test_an_encoder_whose_fine_tuning_diverges_stays_as_it_is(tiny, tmp_path):
+    """It is no better than a solved head, and no reason for a run to end."""
+    plain = host(tiny("personal.head=solved"), tmp_path)
+    tuned = "personal.finetune_encoder=true", "personal.lr=1e9", "personal.epochs=5"
+    fine = host(tiny("personal.head=solved", *tuned), tmp_path)
+    (model,) = fine.personalize(fine.initial_state(), "method", [0])
+    (solved,) = plain.personalize(plain.initial_state(), "method", [0])
+    assert model.accuracy == solved.accuracy
+    assert equal(model.tensors, solved.tensors)

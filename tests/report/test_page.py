@@ -6,6 +6,7 @@ import math
 import re
 import time
 import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -374,3 +375,15 @@ def test_every_asset_is_shipped() -> None:
     assets = [f.name for f in (root / "src/calibre/report/page").iterdir() if f.is_file()]
     for asset in assets:
         assert asset.endswith(".py") or any(fnmatch.fnmatch(asset, p) for p in patterns), asset
+
+
+def test_where_all_have_the_same_accuracy_nobody_is_called_worst_and_best() -> None:
+    one = ClientResult(
+        id=0, name="a", novel=False, samples=9, unlabelled=0, test_samples=5, classes=2,
+        accuracy=1.0, floors={},
+    )  # fmt: skip
+    clients = [one, replace(one, id=1, name="b")]
+    (said,) = story.verdict(clients)
+    assert said.replace("\N{NO-BREAK SPACE}", " ") == (
+        "2 clients trained: each has an accuracy of 100.0 %."
+    )

@@ -77,8 +77,10 @@ def resume(
         move(folder, data)
     with _early_workers(gather(files.experiment, set_ or ())) as prepared:
         from calibre import experiment as experiments
+        from calibre.finished.run import check_there
 
         held = experiments.read(files.experiment)
+        check_there(held, folder)
         asked = experiments.read(files.experiment, set_ or ())
         if asked.training.rounds != held.training.rounds:
             same = asked.training.model_copy(update={"rounds": held.training.rounds})

@@ -42,5 +42,6 @@ def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> No
     elif federations.load(store.path).hash != federation.hash:
         raise UserError(
             f"{store.path} holds a run on other data: the images of '{experiment.data.source}' "
-            "have changed since; give this run a folder of its own with --out"
+            "have changed since; a finished run goes on with them by  calibre-fl update "
+            f"{store.path}; a new one needs a folder of its own, given with --out"
         )

@@ -51,8 +51,10 @@ def update(
     experiment = before.experiment
     if experiment.engine.runtime == "flower":
         raise UserError(
-            f"sites trained the run in {source}, and look after their data themselves: what has "
-            "changed there counts when the run goes on  (calibre-fl deploy run)"
+            f"sites trained the run in {source}, and their images stay with them: it cannot be "
+            "updated from here. For new data or more rounds, make a run that starts with its "
+            f"encoder: give every site a copy of {before.files.model}, then  calibre-fl deploy "
+            "run ... --out NEW --set network.weights=COPY"
         )
     now = pointed_to(experiment, data) if data else experiment
     check_there(now, source)
@@ -62,8 +64,8 @@ def update(
         return _longer(before, now, more, out)
     if experiment.privacy.clip is not None:
         raise UserError(
-            f"the run in {source} promises differential privacy, and what it promised does not "
-            "count for other data: train a run of its own"
+            f"the run in {source} promises differential privacy for the data it had, and its "
+            "promise does not hold for other data: train a new run  (calibre-fl run --data ...)"
         )
     now = _as_trained(now, before, pool)
     if now.data != experiment.data:
@@ -77,7 +79,7 @@ def update(
             raise UserError(f"{place} holds another run: give a folder of its own with --out")
         return GoingOn(now, place)  # going on with it
     notes = _begin(folder, before, now, pool, federation)
-    return GoingOn(now, place, notes)
+    return GoingOn(now, place, (*notes, *_on_labels_alone(now, more, federation)))
 
 
 def _child(
@@ -92,7 +94,7 @@ def _child(
         folder=source.resolve().name,
     )
     training = now.training
-    if training.clients_per_round == before.federation.training:  # all of them, as before
+    if training.clients_per_round >= before.federation.training:  # all of them, as before
         training = training.model_copy(update={"clients_per_round": clients})
     now = now.model_copy(update={"training": training, "parent": parent})
     if more:
@@ -144,7 +146,19 @@ def _longer(before: FinishedRun, now: Experiment, more: int, out: Path | None) -
     if out is not None and out.resolve() != source.resolve():
         raise UserError(f"the data is what it was, so the run in {source} goes on there: no --out")
     write_atomic(before.files.before, before.files.table.read_bytes())
-    return GoingOn(now.extended(now.training.rounds + more), source)
+    longer = now.extended(now.training.rounds + more)
+    return GoingOn(longer, source, _on_labels_alone(longer, more, before.federation))
+
+
+def _on_labels_alone(now: Experiment, more: int, federation: Federation) -> tuple[str, ...]:
+    """A method may end on labels: it does so again in the rounds that are added."""
+    *_, last = now.method.stages(now.training.rounds)
+    if not 0 < more <= len(last) < now.training.rounds or not federation.unlabelled.sizes.sum():
+        return ()
+    return (
+        f"the run's last {len(last)} rounds are on labels alone, and so are the {more} that are "
+        f"added: unlabelled images take no part; with more than {len(last)} added they do",
+    )
 
 
 def _as_trained(now: Experiment, before: FinishedRun, pool: Pool) -> Experiment:

@@ -21,7 +21,7 @@ from calibre.errors import UserError
 from calibre.files import sync_folder, write_atomic
 from calibre.personal.card import Card
 from calibre.personal.card_text import markdown
-from calibre.run_files import MODEL
+from calibre.run_files import MODEL, RunFiles
 from calibre.settings import validate
 
 LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
@@ -112,8 +112,12 @@ def read_card(folder: Path) -> Card:
     """The card alone, checked against its own hash."""
     path = folder / CARD
     if not path.is_file():
-        inside = next(iter(sorted(folder.glob(f"*/{CARD}"))), None)
-        hint = f"; there are bundles inside it, such as {inside.parent}" if inside else ""
+        inside = sorted([*folder.glob(f"*/{CARD}"), *folder.glob(f"bundles/*/{CARD}")])
+        hint = ""
+        if inside:
+            hint = f"; there are bundles inside it, such as {inside[0].parent}"
+        elif RunFiles(folder).begun:
+            hint = f"; it is a run, whose bundles are made by  calibre-fl bundle {folder}"
         raise UserError(f"{folder} is not a bundle: it has no {CARD}{hint}")
     try:
         values = json.loads(_read(path, LARGEST_CARD))

@@ -99,7 +99,7 @@ def _pixels(card: Card) -> str:
     if card.usual is None:
         return "Pixels are not looked at: too few images to tell what is usual."
     gray = card.usual.colour.high <= GRAY
-    colour = "in colour" if gray else "far more colourful"
+    colour = "in colour" if gray else "far more colourful or of other colours"
     return (
         f"Before the model is asked, an image is refused that is blank, inverted, {colour}, or far "
         "darker, brighter, rougher or smoother than the training images."

@@ -67,9 +67,12 @@ class FineTuned:
         moved = self._cross_validated(client, choice)
         put(site.network, received)
         (model,) = self.solver.make(method, state, [client], choice)
-        if not _less_surprised(moved, frozen):
+        if moved is None or not _less_surprised(moved, frozen):
             return replace(model, held=frozen)
-        network = finetune(site, choice, client.curves)
+        try:
+            network = finetune(site, choice, client.curves)
+        except FloatingPointError:
+            return replace(model, held=frozen)
         right = count_right(network, site, client.test)
         return Personal(site.client, right, model.images, _own_tensors(network), held=moved)
 
@@ -81,7 +84,8 @@ class FineTuned:
     def how_held_out(self, method: Method, state: ServerState, client: Prepared) -> str:
         return HOW + (CAUTION if method.met_labels(client.site.trains) else "")
 
-    def _cross_validated(self, client: Prepared, choice: HeadChoice | None) -> HeldOut:
+    def _cross_validated(self, client: Prepared, choice: HeadChoice | None) -> HeldOut | None:
+        """None: training diverged, which is no better than not to train."""
         site = client.site
         received = take(site.network)
         images, labels = site.images[: site.labelled], site.labels[: site.labelled]
@@ -98,9 +102,15 @@ class FineTuned:
                 put(site.network, received)
                 network = finetune(part, choice)
                 z = encode(network.encoder, images, site.normalization)
+                if not z.isfinite().all():
+                    raise FloatingPointError("a fine-tuned encoder gives no numbers")
                 yield z, F.linear(z, network.head.weight, network.head.bias).detach()
 
-        return cross_validate(labels, refit, rng.stream(site.seed, "folds", site.client), FOLDS)
+        folds = rng.stream(site.seed, "folds", site.client)
+        try:
+            return cross_validate(labels, refit, folds, FOLDS)
+        except FloatingPointError:
+            return None
 
 
 def finetune(site: Site, choice: HeadChoice | None, curves: Curves | None = None) -> Classifier:
@@ -131,6 +141,8 @@ def finetune(site: Site, choice: HeadChoice | None, curves: Curves | None = None
             ),
             parameters=network.parameters(),
         )
+    if not all(parameter.isfinite().all() for parameter in network.parameters()):
+        raise FloatingPointError("the last step of fine-tuning diverged")
     return network
 
 

@@ -1,9 +1,10 @@
 """Is this an image that the model can judge? Cheap checks of pixels, before any network.
 
 A network answers whatever it is given. An image that is blank, a negative, in colour where it
-learned from gray ones, far darker, brighter, rougher or smoother than all it has seen is better
-refused, with the reason. What is usual is learned from training images: the range of six measures,
-each widened by a part of its spread, so that few images of the same kind fall outside.
+learned from gray ones, of other colours, far darker, brighter, rougher or smoother than all it has
+seen is better refused, with the reason. What is usual is learned from training images: the range of
+eight measures, each widened by a part of its spread, so that few images of the same kind fall
+outside.
 
 Shapes: N images of H x W pixels in C channels. Everything is computed in values of [0, 1].
 """
@@ -42,6 +43,9 @@ class Range(Settings):
         return self.low <= value <= self.high
 
 
+ANY = Range(low=-1, high=1)  # of a tint: bundles made before there were any
+
+
 class Statistics(Settings):
     """What training images look like."""
 
@@ -52,6 +56,8 @@ class Statistics(Settings):
     likeness: Range  # correlation with the mean image
     roughness: Range  # how far neighbours lie apart, in standard deviations
     colour: Range  # mean distance between the brightest and the darkest channel
+    warmth: Range = ANY  # how far red is above blue, on average
+    greenness: Range = ANY  # how far green is above both
     mean_image: tuple[float, ...]  # gray, GRID x GRID, by rows
 
 
@@ -64,6 +70,7 @@ def statistics(pixels: PixelArray) -> Statistics | None:
     mean_image = _cells(gray).mean(0)
     columns = _measures(gray, mean_image)
     ranges = {name: _usual(values) for name, values in {**columns, "colour": colour}.items()}
+    ranges |= {name: _usual(values, GRAY) for name, values in _tints(pixels).items()}
     values = {"images": len(pixels), "mean_image": tuple(map(float, mean_image)), **ranges}
     return Statistics.model_validate(values)
 
@@ -81,8 +88,9 @@ def problems(images: PixelArray, usual: Statistics) -> list[Problems]:
 
 def _problems(images: PixelArray, usual: Statistics) -> list[Problems]:
     gray, mean_image = _gray(images), np.array(usual.mean_image, np.float32)
-    found = _by_image(_measures(gray, mean_image), _colour(images))
-    negatives = _by_image(_measures(1 - gray, mean_image), _colour(images))
+    colours = {"colour": _colour(images), **_tints(images)}
+    found = _by_image({**_measures(gray, mean_image), **colours})
+    negatives = _by_image(_measures(1 - gray, mean_image))
     return [tuple(_reasons(*both, usual)) for both in zip(found, negatives, strict=True)]
 
 
@@ -95,9 +103,9 @@ def as_trained(images: PixelArray, channels: int) -> PixelArray:
     return gray
 
 
-def _by_image(columns: dict[str, Floats], colour: Floats) -> Sequence[dict[str, float]]:
-    rows = zip(*(values.tolist() for values in columns.values()), colour.tolist(), strict=True)
-    return [dict(zip((*columns, "colour"), row, strict=True)) for row in rows]
+def _by_image(columns: dict[str, Floats]) -> Sequence[dict[str, float]]:
+    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _reasons(found: dict[str, float], negative: dict[str, float], usual: Statistics) -> list[str]:
@@ -110,6 +118,8 @@ def _reasons(found: dict[str, float], negative: dict[str, float], usual: Statist
             if usual.colour.high <= GRAY
             else "it is far more colourful than the images that the model was trained on"
         )
+    elif not (usual.warmth.holds(found["warmth"]) and usual.greenness.holds(found["greenness"])):
+        reasons.append("its colours are not those of the images that the model was trained on")
     if not _sides(found, usual) and _is_usual(negative, usual):
         reasons.append("it looks inverted: bright where the training images are dark")
     elif not usual.brightness.holds(found["brightness"]):
@@ -160,10 +170,10 @@ def _steps(gray: Floats) -> Floats:
     return steps
 
 
-def _usual(values: Floats) -> Range:
+def _usual(values: Floats, least: float = 0.0) -> Range:
     """All but the rarest, and some way beyond: the fewer the images, the less they say of it."""
     low, high = np.quantile(values, [RARE, 1 - RARE])
-    reach = WIDEN * values.std() / math.sqrt(len(values))
+    reach = least + WIDEN * values.std() / math.sqrt(len(values))
     return Range(low=float(low - reach), high=float(high + reach))
 
 
@@ -179,6 +189,13 @@ def _colour(pixels: PixelArray) -> Floats:
     apart = pixels.max(-1).astype(np.float32) - pixels.min(-1)
     found: Floats = apart.mean((1, 2)) / 255
     return found
+
+
+def _tints(pixels: Pixels) -> dict[str, Floats]:
+    """Each [N]: 0 for gray images."""
+    means: Floats = pixels.mean((1, 2), dtype=np.float32) / np.float32(255)
+    red, green, blue = (means[:, channel % means.shape[1]] for channel in range(3))
+    return {"warmth": red - blue, "greenness": green - (red + blue) / 2}
 
 
 def _cells(gray: Floats) -> Floats:

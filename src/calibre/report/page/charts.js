@@ -13,7 +13,7 @@ function modelsOf(run) {
   return named.map(([key, name]) => ({ key, name, title: `${name} %`, ...LOOKS[key] }));
 }
 const wholePercent = (value) => `${Math.round(100 * value)} %`;
-const accuracyAxis = (low) => ({ min: low, max: 1.02, format: wholePercent });
+const accuracyAxis = (low) => ({ min: low, max: 1.02, most: 1, format: wholePercent });
 const lowest = (lists) => Math.max(-0.02, Math.floor(rangeOf(lists, 0)[0] * 10) / 10 - 0.02);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const NAMED = 60; // up to so many clients the axis says who is who
@@ -125,11 +125,11 @@ function scatters(c, ofClient) {
 function scatter(c, what, title, values, ofClient) {
   const alone = values === c.local;
   const low = lowest(alone ? [c.accuracy, c.local] : [c.accuracy]);
-  const [min, max] = alone ? [low, 1.02] : rangeOf([values]);
+  const [min, max] = rangeOf([values]);
   const only = (novel) => c.accuracy.map((score, i) => (c.novel[i] === novel ? score : null));
   return plot({
     label: `accuracy against ${what}`,
-    x: { min, max, title, format: alone ? wholePercent : short },
+    x: alone ? { ...accuracyAxis(low), title } : { min, max, title, step: 1, format: short },
     y: accuracyAxis(low),
     series: [
       { name: "trained", shape: "circle", paint: "--personal", x: values, y: only(0) },

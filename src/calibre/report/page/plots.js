@@ -11,10 +11,10 @@ const short = (value) => {
   return size >= 1e5 || size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
 };
 
-function niceTicks(low, high, count) {
+function niceTicks(low, high, count, least = 0) {
   const raw = (high - low) / Math.max(count, 1) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].find((n) => n * power >= raw) * power;
+  const step = Math.max(least, [1, 2, 5, 10].find((n) => n * power >= raw) * power);
   const [first, last] = [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
   return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
 }
@@ -35,7 +35,7 @@ function frame(pen, { x, y, headroom = 8 }, width, height) {
   pen.font = FONT;
   const drop = x.ticks ? tiltedBy(pen, x.ticks.map(([, text]) => text), width) : 0;
   const bottom = height - (x.title ? 34 : 20) - drop;
-  const yTicks = niceTicks(y.min, y.max, (bottom - headroom) / 34);
+  const yTicks = niceTicks(y.min, y.most ?? y.max, (bottom - headroom) / 34);
   const left = 10 + Math.max(...yTicks.map((tick) => pen.measureText(y.format(tick)).width));
   const box = { left, right: width - 18, top: headroom, bottom };
   const across = (box.right - box.left) / (x.max - x.min);
@@ -54,7 +54,8 @@ function frame(pen, { x, y, headroom = 8 }, width, height) {
   }
   pen.textAlign = "center";
   pen.textBaseline = "top";
-  const xTicks = x.ticks ?? niceTicks(x.min, x.max, width / 55).map((at) => [at, x.format(at)]);
+  const nice = () => niceTicks(x.min, x.most ?? x.max, width / 55, x.step);
+  const xTicks = x.ticks ?? nice().map((at) => [at, x.format(at)]);
   labelsBelow(pen, xTicks.map(([at, text]) => [box.x(at), text]), bottom + 5, width, drop);
   if (x.title) pen.fillText(x.title, (box.left + box.right) / 2, height - 13);
   return box;

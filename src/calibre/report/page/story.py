@@ -28,6 +28,12 @@ def verdict(clients: Sequence[ClientResult]) -> list[str]:
         figures = summary([client.accuracy for client in group])
         worst = min(group, key=lambda client: client.accuracy)
         best = max(group, key=lambda client: client.accuracy)
+        if worst.accuracy == best.accuracy and len(group) > 1:
+            said.append(
+                f"{who.format(_clients(len(group)))}: each has an accuracy of "
+                f"{percent(figures.mean)}."
+            )
+            continue
         said.append(
             f"{who.format(_clients(len(group)))}: mean accuracy {percent(figures.mean)}, the "
             f"worst tenth {percent(figures.worst_tenth)}; from {percent(worst.accuracy)} "
