@@ -191,7 +191,7 @@ def _colour(pixels: PixelArray) -> Floats:
     return found
 
 
-def _tints(pixels: Pixels) -> dict[str, Floats]:
+def _tints(pixels: PixelArray) -> dict[str, Floats]:
     """Each [N]: 0 for gray images."""
     means: Floats = pixels.mean((1, 2), dtype=np.float32) / np.float32(255)
     red, green, blue = (means[:, channel % means.shape[1]] for channel in range(3))
