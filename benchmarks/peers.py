@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -92,6 +93,7 @@ class Row:
     rounds: list[float] = field(default_factory=list)
     startup: list[float] = field(default_factory=list)
     mebibytes: list[int] = field(default_factory=list)
+    load: list[float] = field(default_factory=list)  # of the machine, before each run
 
     @property
     def ratio(self) -> float:
@@ -120,6 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     words = [word.strip().lower() for word in arguments.only.split(",")]
     rows = [Row(peer) for peer in PEERS if any(word in peer.name.lower() for word in words)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and so end what was started
     began = time.time()
     with contextlib.ExitStack() as stack:
         work = arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -128,19 +131,17 @@ def main() -> None:
         for job, batch in (("fedavg", BATCH), ("simclr", PAIRS)):
             loops[job] = BareLoops(experiment(job), batch)
             stack.callback(loops[job].close)
-        for _ in range(arguments.runs):
+        for number in range(arguments.runs):
             for row in rows:
                 if not row.reason:
-                    print(f"measuring {row.peer.name} ...", flush=True)
+                    print(f"run {number + 1} of {row.peer.name} ...", flush=True)
+                    loop = loops[row.peer.job]
                     with _told(row):
                         measure(
-                            row, pythons[row.peer.name], loops[row.peer.job], arguments.rounds,
-                            arguments.seconds,
-                        )  # fmt: skip
-    told = [row.summary() for row in rows]
-    print(table(told))
-    minutes = round((time.time() - began) / 60)
-    KEPT.write_text(json.dumps(_frame(minutes) | {"peers": told}, indent=2) + "\n")
+                            row, pythons[row.peer.name], loop, arguments.rounds, arguments.seconds
+                        )
+            _keep(rows, round((time.time() - began) / 60))  # after each, in case of a stop
+    print(table([row.summary() for row in rows]))
 
 
 @contextlib.contextmanager
@@ -152,16 +153,17 @@ def _told(row: Row) -> Iterator[None]:
         print(f"{row.peer.name}: {problem}", flush=True)
 
 
-def _frame(minutes: int) -> dict[str, Any]:
-    return {
+def _keep(rows: list[Row], minutes: int) -> None:
+    frame = {
         "commit": _commit(),
         "machine": _machine(),
-        "load": [round(value, 1) for value in os.getloadavg()],
         "minutes": minutes,
         "torch": TORCH,
         "job": {"clients": CLIENTS, "a round": CHOSEN, "images": IMAGES, "batch": BATCH,
                 "batch of SimCLR": PAIRS},
+        "peers": [row.summary() for row in rows],
     }  # fmt: skip
+    KEPT.write_text(json.dumps(frame, indent=2) + "\n")
 
 
 # Environments -------------------------------------------------------------------------------------
@@ -212,6 +214,7 @@ def measure(row: Row, python: Path, bare: BareLoops, rounds: int, seconds: float
     """One run of a peer: a first round, timed ones, and some in which memory is looked at."""
     batch = BATCH if row.peer.job == "fedavg" else PAIRS
     steps_each = CHOSEN * IMAGES // batch // 2
+    row.load.append(round(os.getloadavg()[0], 1))
     with tempfile.TemporaryDirectory() as name, running(row.peer, python, Path(name)) as run:
         until = time.time() + seconds
         run.round_seconds(0, until)
