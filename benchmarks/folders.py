@@ -11,13 +11,13 @@ there are not run again.
 import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 import calibre
-from calibre.report.metrics import Summary
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "as_folders.py"
 SOURCES = ("cifar10", "fashion-mnist", "digits")
@@ -34,16 +34,24 @@ def main() -> None:
     parser.add_argument("--rehearsal", action="store_true", help="test on training images")
     parser.add_argument("--out", type=Path, default=Path("folders"))
     chosen = parser.parse_args()
-    table = Table("folders", "chosen %", "worst", "FedAvg-FT %", "worst", "floor", "%", "worst")
+    table = Table(
+        "folders", "chosen %", "worst", "FedAvg-FT %", "worst", "floor %", "worst", "floor"
+    )
     for source in chosen.source:
         for labels in chosen.labels:
+            found = []
             for draw in chosen.draws:
                 try:
                     place = folders(source, labels, draw, chosen.rehearsal, chosen.out)
                 except subprocess.CalledProcessError:  # it has said what is missing
                     continue
-                table.add_row(place.name, *compare(place))
-                Console(width=WIDTH).print(table)
+                figures, floor = compare(place)
+                found.append(figures)
+                table.add_row(place.name, *_cells(figures), floor)
+            if found:
+                mean = [sum(column) / len(found) for column in zip(*found, strict=True)]
+                table.add_row(f"{source}, {labels} labels: mean", *_cells(mean), end_section=True)
+            Console(width=WIDTH).print(table)
 
 
 def folders(source: str, labels: int, draw: int, rehearsal: bool, out: Path) -> Path:
@@ -56,8 +64,8 @@ def folders(source: str, labels: int, draw: int, rehearsal: bool, out: Path) -> 
     return place
 
 
-def compare(place: Path) -> list[str]:
-    """Mean and worst client: as chosen, by FedAvg-FT, and by the best floor."""
+def compare(place: Path) -> tuple[list[float], str]:
+    """Mean and worst client as chosen, by FedAvg-FT and by the best floor; which floor that is."""
     experiment, _ = calibre.choose(place)
     ours = calibre.run(experiment, place.with_name(f"{place.name}.chosen")).metrics
     experiment, _ = calibre.choose(
@@ -65,11 +73,12 @@ def compare(place: Path) -> list[str]:
     )
     fedavg = calibre.run(experiment, place.with_name(f"{place.name}.fedavg-ft")).metrics
     name, best = max(ours.floors.items(), key=lambda floor: floor[1].train.measure("mean"))
-    return [*_figures(ours.train), *_figures(fedavg.train), name, *_figures(best.train)]
+    clients = [ours.train, fedavg.train, best.train]
+    return [100 * each.measure(what) for each in clients for what in ("mean", "min")], name
 
 
-def _figures(clients: Summary) -> list[str]:
-    return [f"{100 * clients.measure(name):.1f}" for name in ("mean", "min")]
+def _cells(figures: Sequence[float]) -> list[str]:
+    return [f"{figure:.1f}" for figure in figures]
 
 
 if __name__ == "__main__":
