@@ -50,7 +50,7 @@ def main() -> None:
                 table.add_row(place.name, *_cells(figures), floor)
             if found:
                 mean = [sum(column) / len(found) for column in zip(*found, strict=True)]
-                table.add_row(f"{source}, {labels} labels: mean", *_cells(mean), end_section=True)
+                table.add_row(f"{source}-{labels}, mean", *_cells(mean), end_section=True)
             Console(width=WIDTH).print(table)
 
 
