@@ -73,7 +73,7 @@ class Experiment(Settings):
     """Everything that decides a run's numbers."""
 
     name: FolderName | None = None  # of the run folder; default from data source and method
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     data: DataSettings = DataSettings()
     federation: FederationSettings = FederationSettings()
     views: ViewSettings = ViewSettings()

@@ -26,6 +26,10 @@ LACKING = {  # of a machine, not of a file's content: who puts it right can simp
     errno.ENOTDIR: "there is a file where a folder belongs",
 }
 
+LARGEST_TOML = 2**24  # bytes
+DEEPEST_TOML = 32  # tables and lists within each other
+TOO_DEEP = f"its tables or lists are nested more than {DEEPEST_TOML} deep"
+
 
 def lacking(error: BaseException) -> str | None:
     """What this machine lacks, and where, if that is what an error tells of."""
@@ -98,13 +102,40 @@ def inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a text in TOML; ValueError says what is wrong with it."""
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    _check_toml(values)
+    return values
+
+
+def _check_toml(value: Any, depth: int = 0) -> None:
+    """Numbers beyond 64 bits are no TOML, though Python reads them; nor does anybody nest so."""
+    if depth > DEEPEST_TOML:
+        raise ValueError(TOO_DEEP)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number has more than 64 bits")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in inner:
+        _check_toml(item, depth + 1)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file that a person wrote; what is wrong with it in words."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            content = file.read(LARGEST_TOML + 1)
+        if len(content) > LARGEST_TOML:
+            raise UserError(f"{path} is not a TOML file: it has more than {LARGEST_TOML:,} bytes")
+        return parse_toml(content.decode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UserError:
+        raise
+    except ValueError as error:
         raise UserError(f"{path} is not a TOML file: {error}") from None
 
 

@@ -5,7 +5,6 @@ process lives on, and keeps its data and networks between messages.
 """
 
 import logging
-import tomllib
 import traceback
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -36,7 +35,7 @@ from calibre.engine.messages import (
 from calibre.engine.worker import failure, perform
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import inside, write_atomic
+from calibre.files import inside, parse_toml, write_atomic
 from calibre.finished.packing import Scored, making
 from calibre.methods.method import ServerState
 from calibre.personal.assemble import assemble
@@ -131,7 +130,7 @@ def _share_host(text: str, state: str, own: bool) -> Host:
 
 
 def _experiment(text: str) -> Experiment:
-    experiment: Experiment = validate(Experiment, tomllib.loads(text))
+    experiment: Experiment = validate(Experiment, parse_toml(text))
     return experiment
 
 

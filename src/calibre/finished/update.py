@@ -5,6 +5,7 @@ what every client kept that is still there, by its name. On other data that is a
 knows the one that it comes from and leaves it as it is.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -103,8 +104,8 @@ def _child(
 
 def pointed_to(experiment: Experiment, place: str) -> Experiment:
     """The same experiment with its data elsewhere."""
-    source = Path(place).expanduser()
-    if not source.exists():
+    source = Path(os.path.expanduser(place))
+    if not os.path.exists(source):
         raise UserError(f"--data {place}: there is no such folder or file")
     data = experiment.data.model_copy(update={"source": str(source.resolve())})
     return experiment.model_copy(update={"data": data})

@@ -64,7 +64,8 @@ def _with_weights(network: dict[str, Any], name: str) -> tuple[dict[str, Any], i
             f"{file} mixes two encoders: start from the folder of the run that it comes from"
         )
     sha256 = sha256_of(file)
-    brought = _brought(file, sha256) if Path(name).expanduser().is_dir() else Brought()
+    place = Path(os.path.expanduser(name))
+    brought = _brought(file, sha256) if place.is_dir() else Brought()
     network = {**recognised(shapes), **brought.network, **network}
     if "encoder" not in network:
         known = ", ".join(sorted(shapes)[:3])
@@ -73,7 +74,7 @@ def _with_weights(network: dict[str, Any], name: str) -> tuple[dict[str, Any], i
             'it is, network.encoder = "timm:NAME", "torchvision:NAME" or "module:function"'
         )
     # absolute, so that a run can be resumed from any folder
-    network["weights"] = {"name": str(Path(name).expanduser().resolve()), "sha256": sha256}
+    network["weights"] = {"name": str(place.resolve()), "sha256": sha256}
     if brought.normalization is not None:
         network.setdefault("normalization", brought.normalization)
     return network, brought.size
