@@ -184,6 +184,17 @@ class Experiment(Settings):
             drop(values, key, value)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
+    def training_hash(self) -> str:
+        """Of what decides the course of training, however long: runs that differ in their rounds or
+        their personal models alone can go on from the same state. Data has a hash of its own."""
+        return self.model_copy(
+            update={
+                "data": DataSettings(),
+                "training": self.training.model_copy(update={"rounds": 0, "ended": ()}),
+                "personal": PersonalSettings(),
+            }
+        ).hash()
+
 
 def read(
     base: "Path | str | Experiment | None" = None, changes: Iterable[str] = (), **sections: Any

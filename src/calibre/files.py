@@ -1,11 +1,12 @@
 """Files that are whole or absent, whenever the power fails."""
 
 import errno
+import hashlib
 import json
 import os
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -148,6 +149,33 @@ def read_json_lines(path: Path) -> list[Any]:
         except (ValueError, RecursionError):  # a number of endless digits is a ValueError
             continue
     return values
+
+
+SEAL = "seal"  # the key of a table's own checksum
+
+
+def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A table to be kept as JSON, with a checksum of all that it says."""
+    return {**fields, SEAL: _seal(fields)}
+
+
+def unsealed(content: bytes | str) -> dict[str, Any]:
+    """What :func:`sealed` was given; a table without a seal is an older one. Else a ValueError."""
+    try:
+        fields = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a table")
+    promised = fields.pop(SEAL, None)
+    if promised is not None and promised != _seal(fields):
+        raise ValueError("its checksum does not match")
+    return fields
+
+
+def _seal(fields: Mapping[str, Any]) -> str:
+    read_back = json.loads(json.dumps(fields))  # keys that are numbers become text
+    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

@@ -116,7 +116,7 @@ def _site_host(text: str, file: str, facts_text: str, client: int) -> Host:
     experiment, facts = _experiment(text), FederationFacts.model_validate_json(facts_text)
     settings = read_site(Path(file))
     pool, federation = in_federation(own_data(settings), facts, client)
-    store = SiteStore(inside(settings.state, experiment.folder_name))
+    store = SiteStore(inside(settings.state, experiment.folder_name), experiment.training_hash())
     return Host(experiment, pool, federation, store, _device(experiment), facts.normalization)
 
 
@@ -125,7 +125,8 @@ def _share_host(text: str, state: str, own: bool) -> Host:
     experiment = _experiment(text)
     pool = load(experiment.data)
     federation = federations.build(pool, experiment.federation, experiment.seed)
-    store = SiteStore(inside(Path(state), experiment.folder_name) if own else Path(state))
+    place = inside(Path(state), experiment.folder_name) if own else Path(state)
+    store = SiteStore(place, experiment.training_hash())
     return Host(experiment, pool, federation, store, _device(experiment))
 
 
@@ -140,7 +141,7 @@ def _device(experiment: Experiment) -> torch.device:
 
 def _keep_model(folder: RunFolder, experiment: Experiment, state: ServerState) -> None:
     """The encoder beside the personal heads: the site can go on without the coordinator."""
-    write_atomic(folder.experiment, experiment.to_toml())
+    folder.write_experiment(experiment)
     write_atomic(folder.model, to_file(state.groups.get("model", {})))
 
 

@@ -9,7 +9,6 @@ All of it is filled in once, when the experiment is read; what the user set stay
 settings are whole, and only the tensors are read from the file.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from calibre.errors import UserError
-from calibre.files import read_toml
+from calibre.files import read_toml, unsealed
 from calibre.models.layouts import SECOND, recognised
 from calibre.models.tensorfile import located, sha256_of, shapes_of
 from calibre.run_files import MODEL, RunFiles
@@ -153,8 +152,8 @@ def _table(value: Any) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     _check_size(path)
     try:
-        return _table(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        return unsealed(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
