@@ -223,3 +223,11 @@ def test_a_function_of_the_sites_own_may_read_its_images(place):
     file = place / "anna" / "site.toml"
     file.write_text('name = "a"\n[data]\nsource = "our_images:read"\n')
     assert read_site(file).data.source == "our_images:read"
+
+
+@pytest.mark.parametrize("name", ["", "a\\u001b[2J", "a\\nb", "x" * 201])
+def test_a_site_is_not_called_what_others_cannot_print(tmp_path, name):
+    file = tmp_path / "site.toml"
+    file.write_text(f'name = "{name}"\n[data]\nsource = "digits"\n')
+    with pytest.raises(UserError, match="name = "):
+        read_site(file)

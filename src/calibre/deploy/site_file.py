@@ -39,7 +39,9 @@ class ConnectionSettings(Settings):
 class SiteSettings(Settings):
     """A site's own file; nothing in it comes from the coordinator."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]  # that of its key's file
+    name: Annotated[  # that of its key's file; it gets onto others' screens
+        str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
+    ]
     data: DataSettings
     novel: bool = False
     unlabelled: Path | None = None
