@@ -8,8 +8,9 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from calibre.errors import UserError
 
@@ -71,7 +72,7 @@ def write_atomic(path: Path, content: bytes | str, private: bool = False) -> Non
     sync_folder(path.parent)
 
 
-def open_regular(path: Path | str) -> BinaryIO:
+def open_regular(path: Path | str) -> BufferedReader:
     """Open a file that somebody else may have put there; a pipe or device might never end.
 
     Whatever it is, opening does not wait, and a link counts as what it leads to.

@@ -62,7 +62,7 @@ class ClientStore:
         # derived from the model and rebuilt by any resume, so not forced to disk one by one
         temporary = folder / ".personal.tmp"
         try:
-            temporary.write_bytes(to_file(tensors, self._of(client, PERSONAL)))
+            temporary.write_bytes(to_file(tensors, f"client {client}"))
             temporary.replace(self.personal_file(client))
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ class ClientStore:
     def load_personal(self, client: int) -> Tensors | None:
         """What of a client's personal model is its own; None before there is one."""
         path = self.personal_file(client)
-        return read_file(path, self._of(client, PERSONAL)) if path.exists() else None
+        return read_file(path, f"client {client}") if path.exists() else None
 
     def personal_file(self, client: int) -> Path:
         return self._folder(client) / PERSONAL
@@ -87,9 +87,9 @@ class ClientStore:
             cause = f"is damaged ({error})"
         raise ValueError(f"what {name} kept after round {version} {cause}")
 
-    def _of(self, client: int, what: int | str) -> str:
+    def _of(self, client: int, version: int) -> str:
         """What a file is of; its checksum covers that too, so that none stands for another."""
-        return f"{self.training} client {client}: {what}" if self.training else ""
+        return f"{self.training} client {client} round {version}" if self.training else ""
 
     def _folder(self, client: int) -> Path:
         return self.path / f"{client:06d}"

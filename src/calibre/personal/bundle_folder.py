@@ -14,8 +14,9 @@ import json
 import os
 import tempfile
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from calibre.errors import UserError
 from calibre.files import open_regular, sync_folder, write_atomic
@@ -147,7 +148,7 @@ def _read(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def _opened(path: Path, most: int) -> BinaryIO:
+def _opened(path: Path, most: int) -> BufferedReader:
     """A file that may come from anybody: a link could lead anywhere, a pipe might never end."""
     try:
         if path.is_symlink():
