@@ -186,3 +186,33 @@ def test_a_folder_named_after_its_images_is_one_name():
         assert len(folder) < 120
         assert not {"/", "\\", "\x1b", "\x00"} & set(folder)
         assert folder not in (".", "..")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "seed=" + "[" * 5000,
+        "seed=" + "9" * 5000,
+        "seed=0x" + "f" * 5000,
+        "training.rounds=0x" + "f" * 5000,
+        "method.objective=" + "{a=" * 3000 + "1" + "}" * 3000,
+        "seed" + ".a" * 5000 + "=1",
+        "seed=" + str(2**63),
+    ],
+    ids=["deep", "digits", "hex", "rounds", "tables", "keys", "64 bits"],
+)
+def test_values_beyond_all_measure_are_refused_in_few_words(change):
+    with pytest.raises(UserError) as refused:
+        read(None, [change])
+    assert 10 < len(str(refused.value)) < 500
+
+
+def test_seeds_of_any_size_from_python_are_told_too():
+    with pytest.raises(UserError, match="seed"):
+        read(seed=10**5000)
+
+
+def test_weights_of_any_name_are_looked_for_in_words():
+    for name in ("x" * 5000, "~nobody/x", "a\0b", "/dev/zero", "\ud800"):
+        with pytest.raises(UserError, match="there is no such file or folder"):
+            read(network={"weights": name})

@@ -40,6 +40,33 @@ def test_a_toml_file_is_read_or_said_to_be_none(tmp_path):
         read_toml(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("seed = " + "[" * 5000, "nested more than 32 deep"),
+        ("seed = " + "[" * 100 + "]" * 100, "nested more than 32 deep"),
+        ("[" + ".".join("a" * 500) + "]", "nested more than 32 deep"),
+        ("a = " + "{a = " * 3000 + "1" + "}" * 3000, "nested more than 32 deep"),
+        ("seed = " + "9" * 5000, "4300 digits"),
+        ("seed = 0x" + "f" * 5000, "more than 64 bits"),
+        ("#" * (2**24 + 1), "more than 16,777,216 bytes"),
+    ],
+    ids=["open", "lists", "keys", "tables", "digits", "hex", "long"],
+)
+def test_what_no_person_writes_is_no_toml(tmp_path, content, said):
+    file = tmp_path / "site.toml"
+    file.write_text(content)
+    with pytest.raises(UserError, match=said):
+        read_toml(file)
+
+
+def test_a_pipe_or_device_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(UserError, match="cannot read"):
+            read_toml(place)
+
+
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 

@@ -50,6 +50,7 @@ BEYOND_MODULES = {  # what these test is no single module's doing
     "deploy/test_deployment.py": "the walk-through, with real processes",
     "deploy/test_faults.py": "what fails between real processes",
     "engine/test_bits.py": "the same bits after any kill",
+    "engine/test_foreign_files.py": "files of a run that are another's, or changed",
     "engine/test_full_disk.py": "what a machine may lack",
     "engine/test_stl10.py": "every objective on large images",
     "test_as_folders.py": "an example",

@@ -72,7 +72,7 @@ class Experiment(Settings):
     """Everything that decides a run's numbers."""
 
     name: FolderName | None = None  # of the run folder; default from data source and method
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     data: DataSettings = DataSettings()
     federation: FederationSettings = FederationSettings()
     views: ViewSettings = ViewSettings()
@@ -182,6 +182,17 @@ class Experiment(Settings):
         for key, value in LATER.items():
             drop(values, key, value)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    def training_hash(self) -> str:
+        """Of what decides the course of training, however long: runs that differ in their rounds or
+        their personal models alone can go on from the same state. Data has a hash of its own."""
+        return self.model_copy(
+            update={
+                "data": DataSettings(),
+                "training": self.training.model_copy(update={"rounds": 0, "ended": ()}),
+                "personal": PersonalSettings(),
+            }
+        ).hash()
 
 
 def read(

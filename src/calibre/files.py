@@ -1,13 +1,16 @@
 """Files that are whole or absent, whenever the power fails."""
 
 import errno
+import hashlib
+import json
 import os
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from calibre.errors import UserError
 
@@ -24,6 +27,10 @@ LACKING = {  # of a machine, not of a file's content: who puts it right can simp
     errno.EISDIR: "there is a folder where a file belongs",
     errno.ENOTDIR: "there is a file where a folder belongs",
 }
+
+LARGEST_TOML = 2**24  # bytes
+DEEPEST_TOML = 32  # tables and lists within each other
+TOO_DEEP = f"its tables or lists are nested more than {DEEPEST_TOML} deep"
 
 
 def lacking(error: BaseException) -> str | None:
@@ -65,7 +72,7 @@ def write_atomic(path: Path, content: bytes | str, private: bool = False) -> Non
     sync_folder(path.parent)
 
 
-def open_regular(path: Path | str) -> BinaryIO:
+def open_regular(path: Path | str) -> BufferedReader:
     """Open a file that somebody else may have put there; a pipe or device might never end.
 
     Whatever it is, opening does not wait, and a link counts as what it leads to.
@@ -97,14 +104,68 @@ def inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a text in TOML; ValueError says what is wrong with it."""
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    _check_toml(values)
+    return values
+
+
+def _check_toml(value: Any, depth: int = 0) -> None:
+    """Numbers beyond 64 bits are no TOML, though Python reads them; nor does anybody nest so."""
+    if depth > DEEPEST_TOML:
+        raise ValueError(TOO_DEEP)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number has more than 64 bits")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in inner:
+        _check_toml(item, depth + 1)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file that a person wrote; what is wrong with it in words."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            content = file.read(LARGEST_TOML + 1)
+        if len(content) > LARGEST_TOML:
+            raise UserError(f"{path} is not a TOML file: it has more than {LARGEST_TOML:,} bytes")
+        return parse_toml(content.decode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UserError:
+        raise
+    except ValueError as error:
         raise UserError(f"{path} is not a TOML file: {error}") from None
+
+
+SEAL = "seal"  # the key of a table's own checksum
+
+
+def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A table to be kept as JSON, with a checksum of all that it says."""
+    return {**fields, SEAL: _seal(fields)}
+
+
+def unsealed(content: bytes | str) -> dict[str, Any]:
+    """What :func:`sealed` was given; a table without a seal is an older one. Else a ValueError."""
+    try:
+        fields = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a table")
+    promised = fields.pop(SEAL, None)
+    if promised is not None and promised != _seal(fields):
+        raise ValueError("its checksum does not match")
+    return fields
+
+
+def _seal(fields: Mapping[str, Any]) -> str:
+    read_back = json.loads(json.dumps(fields))  # keys that are numbers become text
+    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """A run folder that is claimed: one experiment's, and open in one process at a time."""
 
 import fcntl
+import hashlib
 import os
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from calibre.tables import flat
 
 WHERE = ("data.root", "network.weights.name")  # keys that say where, not what
 
+SUM = "\n# checksum of the lines above: "
+
 
 class RunFolder(RunFiles):
     def __init__(self, path: Path) -> None:
@@ -20,8 +23,22 @@ class RunFolder(RunFiles):
         self._lock: int | None = None
 
     def read_experiment(self) -> Experiment:
+        """What the run is of; a file that was changed since the run wrote it is refused."""
         self.check_begun()
-        return experiments.read(self.experiment)
+        experiment = experiments.read(self.experiment)
+        content = self.experiment.read_bytes()
+        settings, mark, promised = content.rpartition(SUM.encode())
+        if mark and promised.strip().decode(errors="replace") != _checksum(settings):
+            raise UserError(
+                f"{self.experiment} was changed since the run wrote it: put it back as it was, or "
+                "give the changed one a folder of its own  (calibre-fl run FILE --out FOLDER); if "
+                "the change is meant for this run, take the last line of the file away"
+            )
+        return experiment
+
+    def write_experiment(self, experiment: Experiment) -> None:
+        settings = experiment.to_toml()
+        write_atomic(self.experiment, f"{settings}{SUM}{_checksum(settings.encode())}\n")
 
     def open(self, experiment: Experiment) -> None:
         """Claim the folder for an experiment: a new one, or the same one going on."""
@@ -36,7 +53,7 @@ class RunFolder(RunFiles):
                 f"{self.path} holds a run of another experiment ({_difference(held, experiment)}); "
                 "give this one a folder of its own with --out"
             )
-        write_atomic(self.experiment, experiment.to_toml())
+        self.write_experiment(experiment)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -50,6 +67,10 @@ class RunFolder(RunFiles):
         except OSError:
             self.close()
             raise UserError(f"another process is running in {self.path}") from None
+
+
+def _checksum(settings: bytes) -> str:
+    return hashlib.sha256(settings).hexdigest()
 
 
 def _difference(held: Experiment, asked: Experiment) -> str:

@@ -40,6 +40,7 @@ class Settings(BaseModel):
 
 
 LISTED = 60  # names that a message has room for
+LONGEST_VALUE = 200  # characters that it has room for
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -165,7 +166,16 @@ def _explain(model: type[BaseModel], problem: dict[str, Any], path: str) -> str:
     said = problem["msg"][0].lower() + problem["msg"][1:]
     if problem["type"] == "missing":
         return f"{key}: {said}"
-    return f"{key} = {problem['input']!r}: {said}"
+    return f"{key} = {_shown(problem['input'])}: {said}"
+
+
+def _shown(value: Any) -> str:
+    """A value as a message has room for it."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # of endless digits, or of tables within tables
+        return "..."
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def _sections_with(model: type[BaseModel], key: str) -> list[str]:

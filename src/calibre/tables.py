@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from calibre.errors import UserError
-from calibre.files import read_toml
+from calibre.files import parse_toml, read_toml
 from calibre.registry import DEFAULT_METHOD, DEFAULT_OBJECTIVE
 
 
@@ -79,7 +79,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
         values[name] = dict(inner) if isinstance(inner, Mapping) else {"name": inner}
         values = values[name]
     old = values.get(path[-1])
-    value = _parse(text.strip())
+    value = _parse(key.strip(), text.strip())
     if isinstance(old, Mapping) and isinstance(value, str):
         value = {"name": value}
     if (default := DEFAULTS.get(".".join(path))) and value != (old or default):
@@ -87,9 +87,11 @@ def _apply(values: dict[str, Any], change: str) -> None:
     values[path[-1]] = value
 
 
-def _parse(text: str) -> Any:
+def _parse(key: str, text: str) -> Any:
     """A TOML value; a bare word is a string, so that ``--set method.name=fedavg`` just works."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise UserError(f"--set {key}={text[:60]}...: {error}") from None

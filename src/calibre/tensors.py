@@ -10,7 +10,7 @@ import safetensors.torch as st
 import torch
 from torch import nn
 
-from calibre.files import lacking
+from calibre.files import lacking, open_regular
 
 Tensors = dict[str, torch.Tensor]  # parameters and buffers by state-dict name
 # batch norm's buffers, told by their names: a server knows tensors, not networks
@@ -139,14 +139,23 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
     return found.hexdigest()
 
 
-def to_file(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """A safetensors file that carries its own checksum."""
-    return st.save(ordered(tensors), metadata={"sha256": digest(tensors)})
+def to_file(tensors: Mapping[str, torch.Tensor], of: str = "") -> bytes:
+    """A safetensors file that carries its own checksum, and of what it is (not to be read there)"""
+    return st.save(ordered(tensors), metadata={"sha256": _sealed(tensors, of)})
 
 
-def read_file(path: Path) -> Tensors:
-    """What :func:`to_file` made, whole and unchanged; else a ValueError."""
+def _sealed(tensors: Mapping[str, torch.Tensor], of: str) -> str:
+    own = digest(tensors)
+    return hashlib.sha256(f"{own} {of}".encode()).hexdigest() if of else own
+
+
+def read_file(path: Path, of: str = "") -> Tensors:
+    """What :func:`to_file` made of the same thing, whole and unchanged; else a ValueError.
+
+    Files of earlier versions say nothing of what they are of.
+    """
     try:
+        open_regular(path).close()
         with safetensors.safe_open(path, "pt") as file:
             promised = (file.metadata() or {}).get("sha256")
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
@@ -154,6 +163,6 @@ def read_file(path: Path) -> Tensors:
         if isinstance(error, FileNotFoundError) or lacking(error):
             raise
         raise ValueError(str(error)) from None
-    if promised != digest(tensors):
+    if promised not in (_sealed(tensors, of), digest(tensors)):
         raise ValueError("its checksum does not match")
     return tensors

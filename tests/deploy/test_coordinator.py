@@ -245,3 +245,11 @@ def test_after_changes_at_a_site_a_new_run_starts_with_the_old_ones_encoder(plac
     encoder = [name for name in first if name.startswith("encoder.")]
     assert encoder
     assert all(torch.equal(first[name], then[name]) for name in encoder)
+
+
+@pytest.mark.parametrize("name", ["", "a\\u001b[2J", "a\\nb", "x" * 201])
+def test_a_site_is_not_called_what_others_cannot_print(tmp_path, name):
+    file = tmp_path / "site.toml"
+    file.write_text(f'name = "{name}"\n[data]\nsource = "digits"\n')
+    with pytest.raises(UserError, match="name = "):
+        read_site(file)

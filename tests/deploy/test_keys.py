@@ -56,7 +56,9 @@ def test_a_name_that_is_no_file_is_refused(tmp_path, name):
         make_keys(tmp_path, "localhost", 8000, [name])
 
 
-@pytest.mark.parametrize("host", ["", "x" * 65, "köln.example"])
+@pytest.mark.parametrize(
+    "host", ["", "x" * 65, "köln.example", "local\nhost", "*", "a b", "h\x1b[2J"]
+)
 def test_a_host_that_cannot_be_in_a_certificate_is_refused_before_anything_is_made(tmp_path, host):
     with pytest.raises(UserError, match="cannot be in a certificate"):
         make_keys(tmp_path / "keys", host, 8000, [])

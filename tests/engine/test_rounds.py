@@ -313,3 +313,9 @@ def test_where_only_novel_clients_have_labels_the_others_do_not_count(tiny, tmp_
     assert novel.hash() != tiny(*heads).hash()
     with pytest.raises(UserError, match=r"there are none; set federation\.novel"):
         tiny("personal.clients=novel", "federation.novel=0")
+
+
+@pytest.mark.parametrize("key", ["network.width", "method.objective.hidden"])
+def test_a_network_beyond_all_memory_is_refused_in_words(tmp_path, key):
+    with pytest.raises(UserError, match=r"the network of .* cannot be made with these settings"):
+        rounds.run(read(None, [*TINY, f"{key}={2**50}"]), tmp_path / "run")

@@ -11,8 +11,9 @@ from calibre.evidence import kept
 from calibre.evidence.entry import ORIGIN, read_entry
 from calibre.evidence.kept import Evidence
 from calibre.evidence.origin import Source
-from calibre.experiment import RESULTS
+from calibre.experiment import RESULTS, read
 from calibre.report.compare import compare
+from calibre.run_folder import RunFolder
 
 SOURCE = Source("code", "1234567890")
 
@@ -75,7 +76,7 @@ def test_entries_are_compared_like_runs(evidence):
 def test_no_place_on_a_disk_is_told(finished, tmp_path):
     place, experiment = finished
     text = (place / "experiment.toml").read_text()
-    (place / "experiment.toml").write_text(text.replace("[data]", '[data]\nroot = "/home/me"'))
+    RunFolder(place).write_experiment(read(experiment, ["data.root=/home/me"]))
     try:
         found = Evidence(tmp_path).add(place, SOURCE)
     finally:

@@ -21,6 +21,7 @@ from calibre.personal.card_text import markdown
 from calibre.personal.model import as_classifier
 from calibre.personal.predictor import SideBySide
 from calibre.registry import METHODS
+from calibre.run_folder import RunFolder
 from calibre.sections import NetworkSettings
 from calibre.tensors import take, to_file
 from tests.conftest import TINY
@@ -240,8 +241,8 @@ def test_a_flipped_bit_of_a_personal_model_is_found(copy):
 
 
 def test_a_run_of_sites_has_no_bundles_to_make(copy):
-    toml = (copy / "experiment.toml").read_text()
-    (copy / "experiment.toml").write_text(toml.replace('"embedded"', '"flower"'))
+    there = RunFolder(copy)
+    there.write_experiment(read(there.read_experiment(), ["engine.runtime=flower"]))
     with pytest.raises(UserError, match="each site's bundle is in its own state folder"):
         FinishedRun(copy).bundle(3)
 

@@ -87,7 +87,8 @@ def test_new_images_a_new_client_and_one_that_left(life):
     old, new = model_of(life / "run"), model_of(done.place)
     assert all(torch.equal(old[name], new[name]) for name in old)
     # south was client 1 and is client 1 again after east; its head came along, north's did not
-    stores = [ClientStore(RunFolder(place).clients) for place in (life / "run", done.place)]
+    folders = [RunFolder(place) for place in (life / "run", done.place)]
+    stores = [ClientStore(f.clients, f.read_experiment().training_hash()) for f in folders]
     theirs, ours = (store.load(1, 1) for store in stores)
     assert theirs.keys() == ours.keys() != set()
     assert all(torch.equal(theirs[name], ours[name]) for name in theirs)

@@ -1,4 +1,6 @@
 import json
+import os
+import resource
 
 import pytest
 from safetensors.torch import load_file
@@ -39,6 +41,31 @@ def test_a_missing_file_is_told(copy, name):
     (copy / name).unlink()
     with pytest.raises(UserError, match=f"cannot read .*{name}"):
         load(copy)
+
+
+NO_FILES = {
+    "a pipe": os.mkfifo,
+    "a device": lambda place: place.symlink_to("/dev/zero"),
+    "a link": lambda place: place.symlink_to("/etc/hostname"),
+    "a folder": lambda place: place.mkdir(),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("name", ["model.safetensors", "card.md", "card.json", "mistakes.png"])
+def test_what_is_no_file_is_refused_at_once(copy, name, kind):
+    (copy / name).unlink()
+    NO_FILES[kind](copy / name)
+    with pytest.raises(UserError, match=r"is a link|cannot read|it has no card\.json"):
+        load(copy)
+
+
+def test_a_file_that_only_claims_to_be_large_takes_no_memory(copy):
+    os.truncate(copy / "model.safetensors", 3 * 2**30)  # it takes no room on the disk either
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match="does not match the card's hash"):
+        load(copy)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes
 
 
 @pytest.mark.parametrize(

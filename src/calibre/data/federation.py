@@ -24,7 +24,7 @@ from calibre.data.owners import hold_out, natural
 from calibre.data.parts import Ints, Mask, Parts
 from calibre.data.pool import Pool
 from calibre.errors import UserError
-from calibre.files import write_atomic
+from calibre.files import open_regular, write_atomic
 from calibre.rng import numpy_stream
 from calibre.run_files import RunFiles
 from calibre.sections import FederationSettings
@@ -127,9 +127,11 @@ def load(folder: Path) -> Federation:
     files = RunFiles(folder)
     path = files.federation
     try:
-        datasheet = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as sheet:
+            datasheet = json.loads(sheet.read())
         expected = datasheet.pop("hash")
         path = files.federation_arrays
+        open_regular(path).close()
         with safetensors.safe_open(path, framework="numpy") as file:
             facts = json.loads(file.metadata()["federation"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

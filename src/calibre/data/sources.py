@@ -91,7 +91,7 @@ def describe(root: Path | None = None) -> list[SourceRow]:
 def data_root(root: Path | None = None) -> Path:
     """Where known data sets lie: ``root``, else $CALIBRE_DATA, else the user's cache folder."""
     if root is not None:
-        return root.expanduser()
+        return Path(os.path.expanduser(root))
     elsewhere = os.environ.get("CALIBRE_DATA")
     return Path(elsewhere) if elsewhere else cache.user_folder() / "data"
 

@@ -6,6 +6,7 @@ stays good.
 
 import datetime
 import ipaddress
+import re
 from pathlib import Path
 
 from cryptography import x509
@@ -20,6 +21,7 @@ from calibre.files import write_atomic
 AUTHORITY = "Calibre coordinator CA"
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365
+HOST = re.compile(r"[0-9A-Za-z._:-]+")
 
 
 def make_authority(folder: Path) -> None:
@@ -67,6 +69,8 @@ def last_day(folder: Path) -> datetime.date:
 def check_host(host: str) -> None:
     """Raise UserError where a certificate cannot be made for a host of this name."""
     try:
+        if host.isascii() and not HOST.fullmatch(host):
+            raise ValueError("it is neither a name nor an address of a machine")
         _alternative(host)
         _named(host)
     except ValueError as error:

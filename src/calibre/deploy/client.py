@@ -5,7 +5,6 @@ process lives on, and keeps its data and networks between messages.
 """
 
 import logging
-import tomllib
 import traceback
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -36,7 +35,7 @@ from calibre.engine.messages import (
 from calibre.engine.worker import failure, perform
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import inside, write_atomic
+from calibre.files import inside, parse_toml, write_atomic
 from calibre.finished.packing import Scored, making
 from calibre.methods.method import ServerState
 from calibre.personal.assemble import assemble
@@ -117,7 +116,7 @@ def _site_host(text: str, file: str, facts_text: str, client: int) -> Host:
     experiment, facts = _experiment(text), FederationFacts.model_validate_json(facts_text)
     settings = read_site(Path(file))
     pool, federation = in_federation(own_data(settings), facts, client)
-    store = SiteStore(inside(settings.state, experiment.folder_name))
+    store = SiteStore(inside(settings.state, experiment.folder_name), experiment.training_hash())
     return Host(experiment, pool, federation, store, _device(experiment), facts.normalization)
 
 
@@ -126,12 +125,13 @@ def _share_host(text: str, state: str, own: bool) -> Host:
     experiment = _experiment(text)
     pool = load(experiment.data)
     federation = federations.build(pool, experiment.federation, experiment.seed)
-    store = SiteStore(inside(Path(state), experiment.folder_name) if own else Path(state))
+    place = inside(Path(state), experiment.folder_name) if own else Path(state)
+    store = SiteStore(place, experiment.training_hash())
     return Host(experiment, pool, federation, store, _device(experiment))
 
 
 def _experiment(text: str) -> Experiment:
-    experiment: Experiment = validate(Experiment, tomllib.loads(text))
+    experiment: Experiment = validate(Experiment, parse_toml(text))
     return experiment
 
 
@@ -141,7 +141,7 @@ def _device(experiment: Experiment) -> torch.device:
 
 def _keep_model(folder: RunFolder, experiment: Experiment, state: ServerState) -> None:
     """The encoder beside the personal heads: the site can go on without the coordinator."""
-    write_atomic(folder.experiment, experiment.to_toml())
+    folder.write_experiment(experiment)
     write_atomic(folder.model, to_file(state.groups.get("model", {})))
 
 

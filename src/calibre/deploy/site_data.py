@@ -125,9 +125,9 @@ class SiteStore:
     A version counts once a later message confirms its round; refused ones are removed then.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, training: str = "") -> None:
         self.folder = private_folder(folder)
-        self.clients = ClientStore(folder / "clients")
+        self.clients = ClientStore(folder / "clients", training)
         self._oldest = 0
 
     def settle(self, client: int, kept: int, server_round: int, oldest: int) -> None:

@@ -16,6 +16,7 @@
 Paths are relative to the file.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,9 @@ class ConnectionSettings(Settings):
 class SiteSettings(Settings):
     """A site's own file; nothing in it comes from the coordinator."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]  # that of its key's file
+    name: Annotated[  # that of its key's file; it gets onto others' screens
+        str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
+    ]
     data: DataSettings
     novel: bool = False
     unlabelled: Path | None = None
@@ -65,9 +68,9 @@ def read_site(path: Path) -> SiteSettings:
 def _is_place(source: Any, home: Path) -> bool:
     """Whether it is a file or folder: no known data set, no ``module:function``."""
     name = str(source)
-    return name not in KNOWN and (":" not in name or (home / name).exists())
+    return name not in KNOWN and (":" not in name or os.path.exists(home / name))
 
 
 def _anchor(values: dict[str, Any], key: str, home: Path) -> None:
     if isinstance(values.get(key), str):
-        values[key] = str(home / Path(values[key]).expanduser())
+        values[key] = str(home / os.path.expanduser(values[key]))

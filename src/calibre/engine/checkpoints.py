@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from calibre.engine.messages import pack, unpack
-from calibre.files import lacking, write_atomic
+from calibre.files import lacking, open_regular, sealed, unsealed, write_atomic
 from calibre.methods.method import ServerState
 from calibre.sections import Count, Positive
 from calibre.settings import Settings
@@ -25,6 +25,7 @@ class _Record(Settings):
     sha256: str
     failures: Count = 0
     kept: dict[Count, Count] = Field(default_factory=dict)
+    training: str = ""  # hash of what trains; earlier versions did not note it
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, training: str = "") -> None:
+        """``training`` is the hash of what trains here: another run's checkpoints are not taken."""
         self.folder = folder
+        self.training = training
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
         """Commit the state after a round; only then are checkpoints beyond ``keep`` removed."""
@@ -47,10 +50,10 @@ class Checkpoints:
         record = _Record(
             round=state.round, clients=state.clients, bytes=len(block),
             sha256=hashlib.sha256(block).hexdigest(), failures=checkpoint.failures,
-            kept=checkpoint.kept,
+            kept=checkpoint.kept, training=self.training,
         )  # fmt: skip
         write_atomic(stem.with_suffix(".safetensors"), block)
-        write_atomic(stem.with_suffix(".json"), json.dumps(record.model_dump(mode="json")))
+        write_atomic(stem.with_suffix(".json"), json.dumps(sealed(record.model_dump(mode="json"))))
         for old in self._committed()[keep:]:
             self._remove(old)
 
@@ -58,8 +61,9 @@ class Checkpoints:
         """The checkpoints that are whole, newest first; of the others it is said what is wrong."""
         for file in self._committed():
             try:
-                record = _Record.model_validate_json(file.read_text(encoding="utf-8"))
-                block = file.with_suffix(".safetensors").read_bytes()
+                record = _Record.model_validate(unsealed(_content(file)))
+                self._check_own(record, file)
+                block = _content(file.with_suffix(".safetensors"))
                 if hashlib.sha256(block).hexdigest() != record.sha256:
                     raise ValueError("its checksum does not match")
                 state = ServerState(record.round, grouped(unpack(block)), record.clients)
@@ -81,6 +85,12 @@ class Checkpoints:
             if _round_of(record) > round_:
                 self._remove(record)
 
+    def _check_own(self, record: _Record, file: Path) -> None:
+        if record.round != _round_of(file):
+            raise ValueError(f"it is of round {record.round}")
+        if self.training and record.training and record.training != self.training:
+            raise ValueError("it is of another experiment")
+
     def _remove(self, record: Path) -> None:
         record.unlink()
         record.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -89,6 +99,11 @@ class Checkpoints:
         """Records of committed checkpoints, newest first."""
         files = [file for file in self.folder.glob("round-*.json") if _round_of(file) >= 0]
         return sorted(files, key=_round_of, reverse=True)
+
+
+def _content(file: Path) -> bytes:
+    with open_regular(file) as opened:
+        return opened.read()
 
 
 def _round_of(file: Path) -> int:

@@ -18,13 +18,16 @@ class ClientStore:
     damaged one is a ``ValueError``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, training: str = "") -> None:
+        """``training`` is the hash of what trains here: what another run kept is not taken."""
         self.path = path
+        self.training = training
 
     def save(self, client: int, after_round: int, tensors: Tensors, oldest_needed: int) -> None:
         folder = self._folder(client)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / f"{after_round:04d}.safetensors", to_file(tensors))
+        content = to_file(tensors, self._of(client, after_round))
+        write_atomic(self._file(client, after_round), content)
         for version in self._versions(client, up_to=oldest_needed)[1:]:
             self._file(client, version).unlink()
 
@@ -59,7 +62,7 @@ class ClientStore:
         # derived from the model and rebuilt by any resume, so not forced to disk one by one
         temporary = folder / ".personal.tmp"
         try:
-            temporary.write_bytes(to_file(tensors))
+            temporary.write_bytes(to_file(tensors, f"client {client}"))
             temporary.replace(self.personal_file(client))
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -68,14 +71,14 @@ class ClientStore:
     def load_personal(self, client: int) -> Tensors | None:
         """What of a client's personal model is its own; None before there is one."""
         path = self.personal_file(client)
-        return read_file(path) if path.exists() else None
+        return read_file(path, f"client {client}") if path.exists() else None
 
     def personal_file(self, client: int) -> Path:
         return self._folder(client) / PERSONAL
 
     def _read(self, client: int, version: int, name: str) -> Tensors:
         try:
-            return read_file(self._file(client, version))
+            return read_file(self._file(client, version), self._of(client, version))
         except FileNotFoundError:
             cause = "is missing"
         except (OSError, ValueError) as error:
@@ -83,6 +86,10 @@ class ClientStore:
                 raise
             cause = f"is damaged ({error})"
         raise ValueError(f"what {name} kept after round {version} {cause}")
+
+    def _of(self, client: int, version: int) -> str:
+        """What a file is of; its checksum covers that too, so that none stands for another."""
+        return f"{self.training} client {client} round {version}" if self.training else ""
 
     def _folder(self, client: int) -> Path:
         return self.path / f"{client:06d}"

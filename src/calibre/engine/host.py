@@ -59,8 +59,8 @@ class Keep(Protocol):
 class InRunFolder:
     """In the run folder, where everything is on one machine."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.clients = ClientStore(folder.clients)
+    def __init__(self, folder: RunFolder, training: str) -> None:
+        self.clients = ClientStore(folder.clients, training)
         self.oldest_round = Checkpoints(folder.checkpoints).oldest_round
 
 
@@ -79,7 +79,11 @@ class Host:
         self.experiment = experiment
         self.pool = pool
         self.federation = federation
-        self.keep: Keep = InRunFolder(RunFolder(keep)) if isinstance(keep, Path) else keep
+        self.keep: Keep = (
+            InRunFolder(RunFolder(keep), experiment.training_hash())
+            if isinstance(keep, Path)
+            else keep
+        )
         self.device = device
         height, _, channels = pool.shape
         self.problem = Problem(
@@ -97,7 +101,14 @@ class Host:
     def load(self, role: str) -> Loaded:
         if role not in self._loaded:
             method = method_of(self.experiment, role)
-            network = to_fast_layout(method.build(self.problem), self.device)
+            try:
+                network = to_fast_layout(method.build(self.problem), self.device)
+            except (RuntimeError, MemoryError) as error:
+                said = str(error).partition("\n")[0][:200] or "out of memory"
+                raise UserError(
+                    f"the network of {method.label} cannot be made with these settings: {said}; "
+                    "make it smaller (network.width; hidden, projection, queue of the objective)"
+                ) from error
             if self.views.extra and not method.supervised:
                 self._try_small_views(network.get_submodule("encoder"))
             self._loaded[role] = Loaded(method, network, take(network))

@@ -11,9 +11,11 @@ from calibre.run_folder import RunFolder
 
 def possible_rounds(folder: RunFolder) -> list[int]:
     """Those with a whole checkpoint and all that clients kept by then; 0 is always possible."""
-    at_sites = folder.read_experiment().engine.runtime == "flower"  # each looks after its own
-    clients = ClientStore(folder.clients)
-    held = Checkpoints(folder.checkpoints).whole(lambda problem: None)
+    experiment = folder.read_experiment()
+    at_sites = experiment.engine.runtime == "flower"  # each looks after its own
+    clients = ClientStore(folder.clients, experiment.training_hash())
+    checkpoints = Checkpoints(folder.checkpoints, experiment.training_hash())
+    held = checkpoints.whole(lambda problem: None)
     return [0, *sorted(c.state.round for c in held if at_sites or not clients.problem(c.kept))]
 
 

@@ -1,6 +1,7 @@
 """The round loop: select, train, aggregate, commit; then a personal model for every client."""
 
 import dataclasses
+import json
 import math
 import platform
 import time
@@ -29,7 +30,7 @@ from calibre.engine.privacy import spent
 from calibre.engine.selection import select
 from calibre.errors import UserError
 from calibre.experiment import RESULTS, Experiment
-from calibre.files import write_atomic
+from calibre.files import sealed, write_atomic
 from calibre.personal.card import Preprocessing
 from calibre.report import collapse, events
 from calibre.report.events import (
@@ -111,8 +112,8 @@ class OngoingRun:
         self.last_failure = "none"
         self.kept: dict[int, int] = {}  # client -> the round after which it last kept something
         self.state = host.initial_state()
-        self.checkpoints = Checkpoints(store.checkpoints)
-        self.clients = ClientStore(store.clients)
+        self.checkpoints = Checkpoints(store.checkpoints, experiment.training_hash())
+        self.clients = ClientStore(store.clients, experiment.training_hash())
         self._go_on(emit)
         parent = experiment.parent
         if parent is not None and self.state.round < parent.round:
@@ -155,7 +156,8 @@ class OngoingRun:
     def _begin(self, rounds: int, clients: int) -> None:
         """Note what prepares an image, and tell what is about to be run."""
         preprocessing = Preprocessing.of(self.host.pool.shape, self.host.normalization)
-        write_atomic(self.store.preprocessing, preprocessing.model_dump_json(indent=2) + "\n")
+        noted = sealed(preprocessing.model_dump(mode="json"))
+        write_atomic(self.store.preprocessing, json.dumps(noted, indent=2) + "\n")
         self.emit(
             Started(
                 version=__version__,

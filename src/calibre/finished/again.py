@@ -9,7 +9,6 @@ from calibre import experiment as experiments
 from calibre.engine.client_store import PERSONAL
 from calibre.errors import UserError
 from calibre.experiment import Experiment
-from calibre.files import write_atomic
 from calibre.run_folder import RunFolder
 from calibre.sections import PersonalSettings
 from calibre.tables import flat
@@ -57,7 +56,7 @@ def copy_training(held: RunFolder, place: RunFolder, experiment: Experiment) -> 
     for file in (held.federation, held.federation_arrays):
         shutil.copy2(file, place.path / file.name)
     shutil.copy2(held.events, place.events)
-    write_atomic(place.experiment, experiment.to_toml())
+    place.write_experiment(experiment)
 
 
 def _values(experiment: Experiment) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A finished run, opened: its images, who holds them, its model and its clients' own."""
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.experiment import Experiment
+from calibre.files import unsealed
 from calibre.finished import packing
 from calibre.finished.packing import Scored
 from calibre.methods.method import ServerState
@@ -36,7 +36,7 @@ from calibre.report.metrics import GROUPS, Summary
 from calibre.report.naming import find_clients, folder_names
 from calibre.run_folder import RunFolder
 from calibre.settings import validate
-from calibre.tensors import Tensors, check_like, read_file
+from calibre.tensors import Tensors, check_like, digest, read_file
 
 
 def check_there(experiment: Experiment, folder: Path) -> None:
@@ -87,7 +87,7 @@ class FinishedRun:
         """As the run noted it; older runs did not, and need their images again."""
         if self.files.preprocessing.is_file():
             try:
-                noted = json.loads(self.files.preprocessing.read_text(encoding="utf-8"))
+                noted = unsealed(self.files.preprocessing.read_bytes())
                 preprocessing: Preprocessing = validate(Preprocessing, noted)
                 return preprocessing
             except (OSError, ValueError) as error:
@@ -107,11 +107,14 @@ class FinishedRun:
         rounds = self.run.metrics.rounds
         if rounds == 0:
             return None
-        held = next(Checkpoints(self.files.checkpoints).whole(lambda text: None), None)
+        checkpoints = Checkpoints(self.files.checkpoints, self.experiment.training_hash())
+        problems: list[str] = []
+        held = next(checkpoints.whole(problems.append), None)
         if held is None or held.state.round != rounds:
+            why = f" ({problems[0]})" if problems else ""
             raise UserError(
-                f"{self.files.path} lacks the checkpoint of its last round; make it anew with  "
-                f"calibre-fl resume {self.files.path}"
+                f"{self.files.path} lacks the checkpoint of its last round{why}; make it anew with "
+                f" calibre-fl resume {self.files.path}"
             )
         return held
 
@@ -142,7 +145,7 @@ class FinishedRun:
     def _check_kept(self, client: int) -> None:
         """Without it, the client would be taken for one that never trained."""
         kept = {one: round_ for one, round_ in self._last.kept.items() if one == client}
-        if problem := ClientStore(self.files.clients).problem(kept):
+        if problem := self.clients.problem(kept):
             raise UserError(
                 f"{problem}; calibre-fl resume {self.files.path}  tells what can be done"
             )
@@ -151,17 +154,27 @@ class FinishedRun:
     def model(self) -> Tensors:
         """The server's model, which needs no image."""
         try:
-            return read_file(self.files.model)
+            found = read_file(self.files.model)
         except (OSError, ValueError) as error:
             raise self._damaged(self.files.model, error) from None
+        if self.run.metrics.model not in ("", digest(found)):
+            raise self._damaged(self.files.model, "it is another run's")
+        return found
 
     def personal(self, client: int) -> Tensors:
         """What of a client's personal model is its own."""
-        file = ClientStore(self.files.clients).personal_file(client)
         try:
-            return read_file(file)
+            found = self.clients.load_personal(client)
         except (OSError, ValueError) as error:
-            raise self._damaged(file, error) from None
+            raise self._damaged(self.clients.personal_file(client), error) from None
+        if found is None:
+            raise self._damaged(self.clients.personal_file(client), "it is not there")
+        return found
+
+    @cached_property
+    def clients(self) -> ClientStore:
+        """What they kept."""
+        return ClientStore(self.files.clients, self.experiment.training_hash())
 
     def _damaged(self, file: Path, cause: object) -> UserError:
         said = str(cause).partition("\n")[0]

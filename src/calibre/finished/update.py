@@ -5,6 +5,7 @@ what every client kept that is still there, by its name. On other data that is a
 knows the one that it comes from and leaves it as it is.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -105,8 +106,8 @@ def _child(
 
 def pointed_to(experiment: Experiment, place: str) -> Experiment:
     """The same experiment with its data elsewhere."""
-    source = Path(place).expanduser()
-    if not source.exists():
+    source = Path(os.path.expanduser(place))
+    if not os.path.exists(source):
         raise UserError(f"--data {place}: there is no such folder or file")
     data = experiment.data.model_copy(update={"source": str(source.resolve())})
     return experiment.model_copy(update={"data": data})
@@ -125,7 +126,7 @@ def move(folder: Path, place: str) -> None:
         )
     held.open(held.read_experiment())
     try:
-        write_atomic(held.experiment, experiment.to_toml())
+        held.write_experiment(experiment)
     finally:
         held.close()
 
@@ -203,13 +204,15 @@ def _begin(
                 "start anew"
             )
         state = ServerState(state.round, state.groups, max(1, federation.training))
-        rounds = _copy_kept(before.files, folder, kept, old)
-        Checkpoints(folder.checkpoints).save(Checkpoint(state, 0, rounds), keep=1)
+        training = now.training_hash()
+        rounds = _copy_kept(before, ClientStore(folder.clients, training), kept, old)
+        checkpoints = Checkpoints(folder.checkpoints, training)
+        checkpoints.save(Checkpoint(state, 0, rounds), keep=1)
     if not (old.names and federation.names):
         notes.append("clients are made up by the settings: nobody is the same as before")
     else:
         write_atomic(folder.before, before.files.table.read_bytes())
-    write_atomic(folder.experiment, now.to_toml())
+    folder.write_experiment(now)
     return tuple(notes)
 
 
@@ -226,12 +229,12 @@ def _still_there(
 
 
 def _copy_kept(
-    source: RunFolder, folder: RunFolder, kept: Mapping[int, tuple[int, int]], old: Federation
+    before: FinishedRun, here: ClientStore, kept: Mapping[int, tuple[int, int]], old: Federation
 ) -> dict[int, int]:
     """Under new numbers; returned is the round that each client kept it after."""
-    there, here = ClientStore(source.clients), ClientStore(folder.clients)
+    there = before.clients
     if problem := there.problem(dict(kept.values()), lambda client: old.client(client).name):
-        raise UserError(f"{problem}; calibre-fl resume {source.path}  tells what can be done")
+        raise UserError(f"{problem}; calibre-fl resume {before.files.path}  tells what can be done")
     for client, (number, round_) in kept.items():
         if (tensors := there.load(number, round_)) is not None:
             here.save(client, round_, tensors, oldest_needed=round_)

@@ -9,7 +9,6 @@ All of it is filled in once, when the experiment is read; what the user set stay
 settings are whole, and only the tensors are read from the file.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from calibre.errors import UserError
-from calibre.files import read_toml
+from calibre.files import read_toml, unsealed
 from calibre.models.layouts import SECOND, recognised
 from calibre.models.tensorfile import located, sha256_of, shapes_of
 from calibre.run_files import MODEL, RunFiles
@@ -64,7 +63,8 @@ def _with_weights(network: dict[str, Any], name: str) -> tuple[dict[str, Any], i
             f"{file} mixes two encoders: start from the folder of the run that it comes from"
         )
     sha256 = sha256_of(file)
-    brought = _brought(file, sha256) if Path(name).expanduser().is_dir() else Brought()
+    place = Path(os.path.expanduser(name))
+    brought = _brought(file, sha256) if place.is_dir() else Brought()
     network = {**recognised(shapes), **brought.network, **network}
     if "encoder" not in network:
         known = ", ".join(sorted(shapes)[:3])
@@ -73,7 +73,7 @@ def _with_weights(network: dict[str, Any], name: str) -> tuple[dict[str, Any], i
             'it is, network.encoder = "timm:NAME", "torchvision:NAME" or "module:function"'
         )
     # absolute, so that a run can be resumed from any folder
-    network["weights"] = {"name": str(Path(name).expanduser().resolve()), "sha256": sha256}
+    network["weights"] = {"name": str(place.resolve()), "sha256": sha256}
     if brought.normalization is not None:
         network.setdefault("normalization", brought.normalization)
     return network, brought.size
@@ -152,8 +152,8 @@ def _table(value: Any) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     _check_size(path)
     try:
-        return _table(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        return unsealed(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 

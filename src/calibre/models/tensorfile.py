@@ -1,6 +1,7 @@
 """A safetensors file that somebody gives us: found, looked at and hashed, without loading it."""
 
 import hashlib
+import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -15,12 +16,13 @@ PICKLES = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin, new and old
 
 def located(name: str) -> Path:
     """The file of tensors that ``network.weights`` names, itself or by its folder."""
-    path = Path(name).expanduser()
-    file = path / MODEL if path.is_dir() else path
-    if file.is_file():
+    path = Path(os.path.expanduser(name))
+    folder = os.path.isdir(path)  # unlike Path's, it takes any name
+    file = path / MODEL if folder else path
+    if os.path.isfile(file):
         return file
-    if not path.is_dir():
-        raise UserError(f"network.weights = '{name}': there is no such file or folder")
+    if not folder:
+        raise UserError(f"network.weights = '{name[:200]}': there is no such file or folder")
     if RunFiles(path).begun:
         raise UserError(f"the run in {path} is not finished; go on with  calibre-fl resume {path}")
     raise UserError(f"network.weights = '{name}': the folder has no {MODEL}")

@@ -14,11 +14,12 @@ import json
 import os
 import tempfile
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from calibre.errors import UserError
-from calibre.files import sync_folder, write_atomic
+from calibre.files import open_regular, sync_folder, write_atomic
 from calibre.personal.card import Card
 from calibre.personal.card_text import markdown
 from calibre.run_files import MODEL, RunFiles
@@ -140,20 +141,31 @@ def read_card(folder: Path) -> Card:
 
 
 def _checked(folder: Path, name: str, card: Card, most: int) -> bytes:
-    """A file's content, once its hash is seen to be the card's."""
-    content = _read(folder / name, most)
-    if _sha(content) != card.files.get(name):
-        raise damaged(folder / name, "its content does not match the card's hash")
-    return content
+    """A file's content, once its hash is seen to be the card's; before that it gets no memory."""
+    with _opened(folder / name, most) as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != card.files.get(name):
+            raise damaged(folder / name, "its content does not match the card's hash")
+        file.seek(0)
+        return file.read(most)
 
 
 def _read(path: Path, most: int) -> bytes:
+    with _opened(path, most) as file:
+        return file.read(most)
+
+
+def _opened(path: Path, most: int) -> BufferedReader:
+    """A file that may come from anybody: a link could lead anywhere, a pipe might never end."""
     try:
-        if path.stat().st_size > most:
-            raise UserError(f"{path} has more than {most:,} bytes: no bundle has such a file")
-        return path.read_bytes()
+        if path.is_symlink():
+            raise UserError(f"{path} is a link: a bundle holds its files itself; fetch it again")
+        file = open_regular(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if os.fstat(file.fileno()).st_size > most:
+        file.close()
+        raise UserError(f"{path} has more than {most:,} bytes: no bundle has such a file")
+    return file
 
 
 def _json(card: Card) -> str:

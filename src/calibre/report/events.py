@@ -143,7 +143,7 @@ def _line(event: Event) -> str:
 
 def read(path: Path) -> list[Event]:
     """All whole events of a file. It is for people: what else is in it is passed over."""
-    if not path.exists():
+    if not path.is_file():  # nor is a pipe waited for
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return [event for line in lines if (event := parse(line)) is not None]

@@ -111,6 +111,7 @@ class Metrics(ByGroup):
     federation: str  # hash
     experiment: str = ""  # hash
     version: str = ""
+    model: str = ""  # digest of the final global model; earlier versions did not note it
     failures: Count
     warnings: tuple[str, ...] = ()
     seconds: float

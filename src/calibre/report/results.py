@@ -1,10 +1,11 @@
 """What a finished run leaves behind: the model, one row per client, the figures, the metrics."""
 
+import json
 from collections.abc import Mapping, Sequence
 
 from calibre import __version__
 from calibre.experiment import Experiment
-from calibre.files import write_atomic
+from calibre.files import sealed, write_atomic
 from calibre.methods.method import ServerState
 from calibre.personal.pooling import HeadChoice
 from calibre.report import payoff
@@ -20,7 +21,7 @@ from calibre.report.metrics import (
     write_clients_csv,
 )
 from calibre.run_folder import RunFolder
-from calibre.tensors import Tensors, to_file
+from calibre.tensors import Tensors, digest, to_file
 
 
 def write_results(
@@ -53,6 +54,7 @@ def write_results(
         federation=federation_hash,
         experiment=experiment.hash(),
         version=__version__,
+        model=digest(state.groups.get("model", {})),
         failures=failures,
         warnings=(*warnings, *paid_off),
         seconds=seconds,
@@ -66,7 +68,8 @@ def write_results(
         floors=floors,
     )
     accuracy_figure(rows, folder.figures, title=f"{method.label} on {experiment.data.title}")
-    write_atomic(folder.metrics, metrics.model_dump_json(indent=2) + "\n")
+    kept = sealed(metrics.model_dump(mode="json"))
+    write_atomic(folder.metrics, json.dumps(kept, indent=2) + "\n")
     return metrics
 
 

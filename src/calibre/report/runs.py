@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from calibre import __version__
 from calibre.errors import UserError
 from calibre.experiment import Experiment
+from calibre.files import unsealed
 from calibre.report import events
 from calibre.report.events import Event, RoundDone
 from calibre.report.metrics import (
@@ -64,18 +65,21 @@ class Run:
         """This run, once its files are seen to tell of the same clients."""
         for group in GROUPS:
             told = self.metrics.of(group)
-            own = [client.accuracy for client in self.clients if client.novel == (group == "novel")]
+            own = [client for client in self.clients if client.novel == (group == "novel")]
             if told.clients != len(own):
                 kind = "novel" if group == "novel" else "trained"
                 raise _damaged(
                     RunFolder(self.folder).table,
                     f"it lists {len(own)} {kind} clients, metrics.json counts {told.clients}",
                 )
-            if unlike(told, summary(own)):
-                raise _damaged(
-                    RunFolder(self.folder).table,
-                    f"metrics.json tells of other accuracies of clients in '{group}'",
-                )
+            floors = {name: floor.of(group) for name, floor in self.metrics.floors.items()}
+            for what, figures in {"accuracy": told, **floors}.items():
+                if not _tells_of(figures, own, what):
+                    raise _damaged(
+                        RunFolder(self.folder).table,
+                        f"metrics.json tells of other accuracies ('{what}') of clients in "
+                        f"'{group}'",
+                    )
         return self
 
     @cached_property
@@ -115,12 +119,12 @@ def read_metrics(folder: Path) -> Metrics:
     path = RunFolder(folder).metrics
     _check_size(path)
     try:
-        return Metrics.model_validate_json(path.read_bytes())
+        return Metrics.model_validate(unsealed(path.read_bytes()))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise _damaged(path, f"'{where}': {first['msg']}" if where else first["msg"]) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _damaged(path, error) from None
 
 
@@ -134,6 +138,8 @@ def read_clients(path: Path) -> tuple[ClientResult, ...]:
     for row in rows:
         if not all(0 <= value <= 1 for value in (row.accuracy, *row.floors.values())):
             raise _damaged(path, f"an accuracy of client {row.id} is not within 0 and 1")
+        if min(row.samples, row.unlabelled, row.classes) < 0 or row.test_samples < 1:
+            raise _damaged(path, f"a count of client {row.id} is below what it can be")
     rows.sort(key=lambda row: row.id)  # a spreadsheet may have sorted them otherwise
     first = rows[0].id if rows and rows[0].novel else 0  # all are novel: others have no model
     if [row.id for row in rows] != list(range(first, first + len(rows))):
@@ -142,8 +148,16 @@ def read_clients(path: Path) -> tuple[ClientResult, ...]:
 
 
 def _check_size(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is a folder, a pipe or a device, not a file: take it away")
     if path.is_file() and path.stat().st_size > LARGEST:
         raise UserError(f"{path} has more than {LARGEST:,} bytes: no run writes such a file")
+
+
+def _tells_of(told: Summary, clients: Sequence[ClientResult], what: str) -> bool:
+    """Whether a summary is of these clients' accuracies, or of those of a floor."""
+    values = [c.accuracy if what == "accuracy" else c.floors.get(what, -1.0) for c in clients]
+    return not unlike(told, summary(values, [client.test_samples for client in clients]))
 
 
 def unlike(told: Summary, found: Summary) -> bool:
@@ -154,7 +168,12 @@ def unlike(told: Summary, found: Summary) -> bool:
             return one is other
         return math.isclose(one, other, abs_tol=1e-9)
 
-    return not all(same(getattr(told, name), getattr(found, name)) for name in MEASURES)
+    ends = [(None, None) if each.interval is None else each.interval for each in (told, found)]
+    known = told.interval is not None and found.interval is not None  # older runs have none
+    return not (
+        all(same(getattr(told, name), getattr(found, name)) for name in MEASURES)
+        and (not known or all(map(same, *ends)))
+    )
 
 
 def _damaged(path: Path, cause: object) -> UserError:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from calibre.data.formats import PixelArray, Shape, UnreadableError
+from calibre.data.formats.effort import check_effort
 from calibre.data.formats.rendering import Picture
 from calibre.data.formats.turns import turn
 from calibre.data.formats.window import HIGHEST, LOWEST, Table, by_table, in_strips, own_window
@@ -178,6 +179,7 @@ def _check_inside(whole: "Dataset", size: tuple[int, int]) -> None:
     if whole.file_meta.TransferSyntaxUID in (*JPEGTransferSyntaxes, *JPEG2000TransferSyntaxes):
         frame = io.BytesIO(get_frame(whole.PixelData, 0, number_of_frames=1))
         with Image.open(frame, formats=("JPEG", "JPEG2000")) as inside:
+            check_effort(inside, frame)
             if inside.size != size[::-1]:
                 raise UnreadableError("is DICOM around a JPEG of another size; take it away")
 

@@ -23,6 +23,7 @@ from PIL import (
 )
 
 from calibre.data.formats import EncodedImage, PixelArray, Shape, UnreadableError, dicom
+from calibre.data.formats.effort import check_effort
 from calibre.data.formats.rendering import Picture
 from calibre.files import open_regular
 
@@ -69,6 +70,7 @@ def opened(image: EncodedImage) -> Iterator[Opened]:
                 wide, high = picture.size
                 if wide * high > MOST_PIXELS:
                     raise Image.DecompressionBombError
+                check_effort(picture, file)
                 if picture.mode == "F":
                     raise UnreadableError("has floating-point pixels; save it with 8 bits")
                 yield Picture(picture)
