@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from calibre.cli import app
 from calibre.data.federation import load
+from calibre.engine import rounds
 from calibre.errors import UserError
+from calibre.report import events
 from calibre.report.events import RoundDone
 from calibre.report.metrics import ClientResult
 from calibre.report.page import plotted, render, story, write_page
@@ -387,3 +389,16 @@ def test_where_all_have_the_same_accuracy_nobody_is_called_worst_and_best() -> N
     assert said.replace("\N{NO-BREAK SPACE}", " ") == (
         "2 clients trained: each has an accuracy of 100.0 %."
     )
+
+
+def test_every_curve_of_calibres_training_says_what_it_is(tiny, tmp_path: Path) -> None:
+    labels = "method.labels.weight=1", "training.rounds=1", "personal.floors=[]"
+    rounds.run(tiny(*labels), tmp_path / "run")
+    terms = {
+        term
+        for event in events.read(tmp_path / "run" / "events.jsonl") if event.event == "round"
+        for report in event.clients.values()
+        for term in report
+    }  # fmt: skip
+    assert {"l_c", "clusters", "dropped"} <= terms
+    assert terms - plotted.HIDDEN <= plotted.MEANINGS.keys()
