@@ -44,6 +44,15 @@ def life(first, tmp_path) -> Path:
     return tmp_path / "life"
 
 
+def as_if(run: Path, said: str, now: str) -> None:
+    """Let a run be of other settings, as if it had been from the start."""
+    folder = RunFolder(run)
+    settings = folder.read_experiment().to_toml()
+    assert said in settings
+    folder.experiment.write_text(settings.replace(said, now))
+    own_results(run)
+
+
 def own_results(run: Path) -> None:
     """Let results be those of a run whose settings a test has changed."""
     held, now = runs.read_metrics(run), read(run / "experiment.toml").hash()
@@ -159,13 +168,12 @@ def test_data_that_moved_is_found_again_if_it_is_the_same(life):
 
 def test_if_all_took_part_in_a_round_newcomers_do_too(life):
     """Also where the setting was larger than the number of clients."""
-    said = "clients_per_round = {}"
-    settings = life / "run" / "experiment.toml"
-    settings.write_text(settings.read_text().replace(said.format(2), said.format(3)))
-    own_results(life / "run")
+    asked = RunFolder(life / "run").read_experiment()
+    training = asked.training.model_copy(update={"clients_per_round": 3})
+    rounds.run(asked.model_copy(update={"training": training}), life / "larger")
     for number, name in enumerate(("east", "west")):
         digits(life / "sites" / name, {0: 6, 1: 6}, skip=80 + 10 * number, named=True)
-    assert update(life / "run").experiment.training.clients_per_round == 4
+    assert update(life / "larger").experiment.training.clients_per_round == 4
 
 
 def test_rounds_on_labels_alone_are_told(tiny, tmp_path):
@@ -178,8 +186,7 @@ def test_rounds_on_labels_alone_are_told(tiny, tmp_path):
 
 
 def test_a_run_of_sites_says_what_to_do_instead(life):
-    file = life / "run" / "experiment.toml"
-    file.write_text(file.read_text().replace('"embedded"', '"flower"'))
+    as_if(life / "run", '"embedded"', '"flower"')
     with pytest.raises(UserError, match=r"deploy run .* --set network.weights"):
         update(life / "run", more=2)
 
@@ -196,9 +203,7 @@ def test_a_private_run_is_extended_and_its_promise_with_it(tiny, tmp_path):
 
 
 def test_a_private_run_does_not_go_on_with_other_data(life):
-    settings = life / "run" / "experiment.toml"
-    settings.write_text(settings.read_text().replace("[privacy]", "[privacy]\nclip = 1.0"))
-    own_results(life / "run")
+    as_if(life / "run", "[privacy]", "[privacy]\nclip = 1.0")
     digits(life / "sites" / "south", {1: 4}, skip=120, named=True)
     with pytest.raises(UserError, match=r"does not hold for other data: train a new run"):
         update(life / "run", more=1)

@@ -8,11 +8,12 @@ import torch
 from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.engine import rounds
-from calibre.engine.host import Host
+from calibre.engine.host import Host, Keep
 from calibre.experiment import Experiment
 
 
-def host(experiment: Experiment, folder: Path) -> Host:
+def host(experiment: Experiment, folder: Path | Keep) -> Host:
+    """In a folder, or with what the clients of another host keep."""
     pool = load(experiment.data)
     federation = federations.build(pool, experiment.federation, experiment.seed)
     return Host(experiment, pool, federation, folder, torch.device("cpu"))

@@ -174,13 +174,13 @@ def test_who_made_the_mean_alone_waits_for_its_lambda(tiny, tmp_path):
     assert state.groups["lambda"].keys() == {"0", "1"}
 
 
-def test_selective_mixes_only_with_the_round_just_before(second_round, tiny, tmp_path, monkeypatch):
+def test_selective_mixes_only_with_the_round_just_before(second_round, tiny, monkeypatch):
     home, state, (update, *_) = second_round("method.selective=true")
     later, _ = one_round(home, state, (1, 2))  # client 0 pauses
     assert home.update(state, 0).report["mu"] == pytest.approx(0.7)
     assert home.update(later, 1).report["mu"] > 0
     home.keep.clients.discard(0, 2)  # what it just kept was only a trial
-    always = host(tiny(*FEDEMA), tmp_path)
+    always = host(tiny(*FEDEMA), home.keep)
     assert always.update(later, 0).report["mu"] > 0
     begun = start_of(home, later, 0, monkeypatch)
     assert equal(part(begun, *ONLINE), later.model)

@@ -109,10 +109,10 @@ def test_the_threshold_is_the_distance_of_the_encoders(second_round):
 
 
 @pytest.mark.parametrize(("factor", "own"), [(0.999, True), (1.001, False)])
-def test_below_the_threshold_means_global(second_round, monkeypatch, tiny, tmp_path, factor, own):
+def test_below_the_threshold_means_global(second_round, monkeypatch, tiny, factor, own):
     home, state, update = second_round()
     distance = home.update(state, 0).report["distance"]
-    sharp = host(tiny(*FEDU, f"method.mu_th={factor * distance}"), tmp_path)
+    sharp = host(tiny(*FEDU, f"method.mu_th={factor * distance}"), home.keep)
     begun = start_of(sharp, state, 0, monkeypatch)
     expected = update.shared["model"] if own else state.model
     assert equal(part(begun, "predictor"), part(expected, "predictor"))
