@@ -31,15 +31,16 @@ class _File:
         self.rows, self.stamp = rows, stamp
         return True
 
-    def put(self, path: str, row: Label | None) -> None:
-        """With what others wrote meanwhile; where writing fails, nothing has changed."""
-        self.refresh()
+    def put(self, path: str, row: Label | None) -> bool:
+        """With what others wrote meanwhile, if they did; where writing fails, nothing changes."""
+        others = self.refresh()
         rows = {place: held for place, held in self.rows.items() if place != path}
         if row is not None:
             rows[path] = row
         self._check_columns()
         labels_file.write(self.path, rows.values())
         self.rows, self.stamp = rows, self._look()
+        return others
 
     def place(self, path: str) -> str:
         return os.path.normpath(self.path.parent / path)
@@ -89,13 +90,13 @@ class LabelStore:
         """Whether its folder says what it is."""
         return self._images[index].labels_file is None
 
-    def put(self, index: int, label: str | None, time: str) -> None:
-        """Write a label, or with None take away what was written."""
+    def put(self, index: int, label: str | None, time: str) -> bool:
+        """Write a label, or with None take away what was written; whether others wrote too."""
         image = self._images[index]
         assert image.labels_file is not None, "the folder of a class says what its images are"
         path = Path(os.path.relpath(image.path, image.labels_file.parent)).as_posix()
         row = None if label is None else Label(path, label, time)
-        self._files[image.labels_file].put(self._places[index], row)
+        return self._files[image.labels_file].put(self._places[index], row)
 
     def refresh(self) -> list[Path]:
         """Read again what another program changed: the files."""

@@ -237,8 +237,12 @@ class Labelling:
 
     def _write(self, index: int, label: str | None) -> None:
         time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._store.put(index, label, time)
-        self._said = self._read()
+        if self._store.put(index, label, time):
+            self._said = self._read()
+        elif (row := self._store.row(index)) is not None:
+            self._said[index] = row.label
+        else:
+            self._said.pop(index, None)
         self._revision += 1
         self._take_over()
 
