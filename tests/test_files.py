@@ -1,6 +1,7 @@
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,12 @@ def test_a_toml_file_is_read_or_said_to_be_none(tmp_path):
             read_toml(file)
     with pytest.raises(UserError, match=r"cannot read .*nowhere: No such file"):
         read_toml(tmp_path / "nowhere")
+
+
+def test_no_file_takes_the_place_of_a_device(monkeypatch):
+    monkeypatch.setattr("os.open", pytest.fail)  # should it fail, the machine keeps its device
+    with pytest.raises(UserError, match="/dev/null is a device"):
+        write_atomic(Path("/dev/null"), "x")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +116,10 @@ def test_other_names_are_as_they_are(tmp_path):
         (errno.EROFS, "the file system is read-only: /some/file; go on"),
         (errno.EACCES, "permission is missing: /some/file; go on"),
         (errno.EMFILE, "too many files are open"),
+        (errno.EFBIG, "a file may not become so large"),
+        (errno.ENOMEM, "no memory left"),
+        (errno.ELOOP, "links lead in a circle"),
+        (errno.ESTALE, "the file system was taken away"),
     ],
 )
 def test_what_a_machine_lacks_is_told_in_words(code, said):

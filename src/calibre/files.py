@@ -17,6 +17,10 @@ from calibre.errors import UserError
 LACKING = {  # of a machine, not of a file's content: who puts it right can simply go on
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file may not become so large (ulimit -f says how large)",
+    errno.ENOMEM: "there is no memory left",
+    errno.ELOOP: "links lead in a circle",
+    errno.ESTALE: "the file system was taken away",
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission is missing",
     errno.EPERM: "permission is missing",
@@ -58,6 +62,8 @@ def write_atomic(path: Path, content: bytes | str, private: bool = False) -> Non
     A private one can be read by its owner alone, from its first byte on.
     """
     data = content.encode() if isinstance(content, str) else content
+    if path.is_char_device() or path.is_block_device():  # renaming would put a file in its place
+        raise UserError(f"{path} is a device: say which file to write")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     mode = 0o600 if private else 0o666
     try:
