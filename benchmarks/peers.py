@@ -149,7 +149,7 @@ def _told(row: Row) -> Iterator[None]:
     try:
         yield
     except FailedError as problem:
-        row.reason = str(problem)
+        row.reason = "" if row.mebibytes else str(problem)  # what other runs gave stays
         print(f"{row.peer.name}: {problem}", flush=True)
 
 
@@ -313,7 +313,8 @@ def held(process: psutil.Process) -> int:
 
 def end(process: psutil.Popen, folder: Path) -> None:
     """It and all that it started, orphans too: they were all told of the same folder."""
-    process.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
     process.wait()
     while members := [each for each in psutil.process_iter() if _told_of(each) == str(folder)]:
         for member in members:
