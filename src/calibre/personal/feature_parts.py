@@ -45,7 +45,7 @@ def build_part(spec: PartSpec, problem: Problem) -> nn.Module:
 
 
 def in_words(specs: tuple[PartSpec, ...]) -> str:
-    return " and ".join(
+    named = [
         {
             "encoder": "the encoder",
             "patches": f"{spec.count} patterns of patches",
@@ -54,4 +54,5 @@ def in_words(specs: tuple[PartSpec, ...]) -> str:
             "nothing": "nothing at all",
         }[spec.kind]
         for spec in specs
-    )
+    ]
+    return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
