@@ -1,11 +1,10 @@
 """The command line: ``calibre-fl`` or ``python -m calibre``. Torch is loaded only when needed."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import typer.core
-import typer.main
 from rich.markup import escape
 
 from calibre import __version__
@@ -25,17 +24,6 @@ from calibre.errors import UserError, printable
 from calibre.files import in_words
 
 typer.core.HAS_RICH = False  # or it escapes brackets in plain help too: \[default: 8000]
-
-
-class Argument(typer.core.TyperArgument):
-    """What an argument's help says, which Typer 0.20 loses beside Click 8.5."""
-
-    def __init__(self, *, help: str | None = None, **others: Any) -> None:
-        super().__init__(help=help, **others)
-        self.help = help
-
-
-typer.main.TyperArgument = Argument  # type: ignore[attr-defined]
 app = typer.Typer(
     help="Fair and accurate personalized federated learning with self-supervised learning.",
     no_args_is_help=True,
