@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibre.data.intake import Settled
+from calibre.data.mapped import mapped_npy
 from calibre.data.pool import Pool
 from calibre.errors import UserError
 
@@ -106,13 +107,13 @@ def read(folder: Path) -> Pool | None:
         pool = Pool(
             name=about["name"],
             images=np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False),
-            labels=np.load(folder / "labels.npy", allow_pickle=False),
+            labels=mapped_npy(folder / "labels.npy"),
             classes=tuple(about["classes"]),
             train=range(*about["train"]),
             test=range(*about["test"]),
             unlabelled=range(*about["unlabelled"]),
             fingerprint=about["fingerprint"],
-            owners=np.load(folder / "owners.npy", allow_pickle=False) if owned else None,
+            owners=mapped_npy(folder / "owners.npy") if owned else None,
             owner_names=tuple(about["owner_names"]),
             report=about["report"],
             place=folder,

@@ -6,7 +6,7 @@ few flat arrays, so that ten thousand clients cost no more than their images.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import safetensors.numpy
 from calibre.data import dealing
 from calibre.data.datasheet import datasheet
 from calibre.data.made_up import deal_unlabelled, made_up
+from calibre.data.mapped import mapped_safetensors
 from calibre.data.owners import hold_out, natural
 from calibre.data.parts import Ints, Mask, Parts
 from calibre.data.pool import Pool
@@ -30,6 +31,10 @@ from calibre.run_files import RunFiles
 from calibre.sections import FederationSettings
 
 Indices = npt.NDArray[np.int32]
+ARRAYS = (
+    "labelled", "labelled.offsets", "unlabelled", "unlabelled.offsets", "test", "test.offsets",
+    "train.table", "test.table",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +89,7 @@ class Federation:
     @cached_property
     def hash(self) -> str:
         """Two runs may be compared when their federations have the same hash."""
-        digest = hashlib.sha256(json.dumps(self._facts()).encode())
-        for name, array in self._arrays().items():
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:16]
+        return _hash(self._facts(), self._arrays().items())
 
     def save(self, folder: Path) -> None:
         """A datasheet for people, and arrays for :func:`load`."""
@@ -110,20 +111,16 @@ class Federation:
         }
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return {
-            "labelled": self.labelled.indices,
-            "labelled.offsets": self.labelled.offsets,
-            "unlabelled": self.unlabelled.indices,
-            "unlabelled.offsets": self.unlabelled.offsets,
-            "test": self.test.indices,
-            "test.offsets": self.test.offsets,
-            "train.table": self.train_table,
-            "test.table": self.test_table,
-        }
+        parts = (self.labelled, self.unlabelled, self.test)
+        flat = [array for part in parts for array in (part.indices, part.offsets)]
+        return dict(zip(ARRAYS, [*flat, self.train_table, self.test_table], strict=True))
 
 
 def load(folder: Path) -> Federation:
-    """The federation that :meth:`Federation.save` wrote, checked against its hash."""
+    """The federation that :meth:`Federation.save` wrote, checked against its hash.
+
+    Its arrays stay in the file: clients of whom nothing is asked cost no memory.
+    """
     files = RunFiles(folder)
     path = files.federation
     try:
@@ -134,7 +131,8 @@ def load(folder: Path) -> Federation:
         open_regular(path).close()
         with safetensors.safe_open(path, framework="numpy") as file:
             facts = json.loads(file.metadata()["federation"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            found = _hash(facts, ((name, file.get_tensor(name)) for name in ARRAYS))
+        arrays = mapped_safetensors(path)
         federation = Federation(
             fingerprint=facts["fingerprint"],
             classes=tuple(facts["classes"]),
@@ -153,12 +151,21 @@ def load(folder: Path) -> Federation:
         safetensors.SafetensorError, OSError, ValueError, LookupError, TypeError, RecursionError,
     ) as error:  # fmt: skip
         raise UserError(f"{path} is damaged ({error}): build the federation again") from None
-    if federation.hash != expected:
+    if found != expected:
         raise UserError(
-            f"{path} is damaged: its content has the hash {federation.hash}, "
+            f"{path} is damaged: its content has the hash {found}, "
             f"{files.federation.name} says {expected}; build the federation again"
         )
+    vars(federation)["hash"] = found  # it is known: nothing is read again for it
     return federation
+
+
+def _hash(facts: Mapping[str, Any], arrays: Iterable[tuple[str, npt.NDArray[Any]]]) -> str:
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for name, array in arrays:
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
 
 
 def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:

@@ -40,7 +40,9 @@ def natural(pool: Pool, settings: FederationSettings, seed: int) -> Natural:
     everybody = len(pool.owner_names)
 
     def held(split: range) -> Parts:
-        return Parts.of(owner_of[split.start : split.stop], [*split], everybody)
+        return Parts.of(
+            owner_of[split.start : split.stop], np.arange(split.start, split.stop), everybody
+        )
 
     train, test = held(pool.train), held(pool.test)
     untested = np.flatnonzero((test.sizes == 0) & (train.sizes > 0)).tolist()

@@ -24,10 +24,12 @@ class Parts:
     @classmethod
     def of(cls, clients: npt.ArrayLike, indices: npt.ArrayLike, count: int) -> "Parts":
         """From pairs: the image ``indices[j]`` goes to ``clients[j]``, one of 0 to count - 1."""
-        clients, indices = np.asarray(clients, np.int64), np.asarray(indices, np.int64)
-        ordered = np.sort(clients << 32 | indices)  # one key for the pair: ten times np.lexsort
+        clients = np.asarray(clients, np.int64)
+        keys = clients << 32  # one key for the pair: sorts in a tenth of np.lexsort's time
+        keys |= np.asarray(indices, np.int64)
+        keys.sort()
         sizes = np.bincount(clients, minlength=count)
-        return cls(ordered.astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]))
+        return cls(keys.astype(np.int32), np.concatenate([[0], np.cumsum(sizes)]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -77,5 +79,7 @@ class Parts:
 
     def table(self, labels: Labels, classes: int) -> Ints:
         """How many images of each class a client holds: [C, K]."""
-        cells = self.clients * classes + labels[self.indices]
+        cells = self.clients
+        cells *= classes
+        cells += labels[self.indices]
         return np.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)

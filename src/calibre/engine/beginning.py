@@ -35,13 +35,18 @@ def opened(experiment: Experiment, folder: Path) -> Iterator[RunFolder]:
             store.close()
 
 
-def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> None:
-    """Save the federation with the run; a folder that holds another one is refused."""
+def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> Federation:
+    """Save the federation with the run, and go on with it as it lies there.
+
+    A folder that holds another one is refused.
+    """
     if not store.federation.exists():
         federation.save(store.path)
-    elif federations.load(store.path).hash != federation.hash:
+    kept = federations.load(store.path)
+    if kept.hash != federation.hash:
         raise UserError(
             f"{store.path} holds a run on other data: the images of '{experiment.data.source}' "
             "have changed since; a finished run goes on with them by  calibre-fl update "
             f"{store.path}; a new one needs a folder of its own, given with --out"
         )
+    return kept

@@ -19,6 +19,7 @@ from calibre.engine.client_store import ClientStore
 from calibre.engine.messages import METHOD
 from calibre.errors import UserError
 from calibre.experiment import Experiment, method_named
+from calibre.freed import let_go, trim
 from calibre.local.features import encode
 from calibre.local.memory import Memory
 from calibre.local.site import Site
@@ -77,7 +78,7 @@ class Host:
         normalization: augment.Normalization | None = None,  # default: of the pool's own images
     ) -> None:
         self.experiment = experiment
-        self.pool = pool
+        self.pool = replace(pool, owners=None, owner_names=())  # the federation says who holds what
         self.federation = federation
         self.keep: Keep = (
             InRunFolder(RunFolder(keep), experiment.training_hash())
@@ -97,6 +98,8 @@ class Host:
         )
         self._loaded: dict[str, Loaded] = {}
         self._memory = Memory()
+        let_go(pool.images)
+        trim()
 
     def load(self, role: str) -> Loaded:
         if role not in self._loaded:
@@ -233,4 +236,6 @@ class Host:
         return TestSet(self._images(rows), labels)
 
     def _images(self, rows: np.ndarray[tuple[int], np.dtype[np.int32]]) -> torch.Tensor:
-        return torch.from_numpy(self.pool.images[rows]).to(self.device)
+        taken = torch.from_numpy(self.pool.images[rows]).to(self.device)
+        let_go(self.pool.images)
+        return taken

@@ -31,6 +31,7 @@ from calibre.engine.selection import select
 from calibre.errors import UserError
 from calibre.experiment import RESULTS, Experiment
 from calibre.files import sealed, write_atomic
+from calibre.freed import trim
 from calibre.personal.card import Preprocessing
 from calibre.report import collapse, events
 from calibre.report.events import (
@@ -73,9 +74,12 @@ def run(
     host = Host(experiment, pool, federation, folder, device)
     host.load(METHOD)
     with opened(experiment, folder) as store:
-        keep(federation, experiment, store)
+        host.federation = federation = keep(federation, experiment, store)
+        place = pool.place
+        del shared, pool  # of many clients large, and no longer needed
+        trim()
         crew: Crew = (
-            Processes(folder, devices, prepared, experiment.engine.deadline, pool.place)
+            Processes(folder, devices, prepared, experiment.engine.deadline, place)
             if devices
             else InProcess(host)
         )

@@ -1,6 +1,5 @@
 """Large images take turns: with many threads and processes, one of them is in memory at a time."""
 
-import ctypes
 import fcntl
 import tempfile
 import threading
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from calibre.data.formats import UnreadableError
+from calibre.freed import trim
 
 LARGE = 2**26  # bytes: what an image may take beside others
 MOST = 400_000_000  # bytes: what an image may take at all
@@ -34,15 +34,8 @@ def turn(bytes_needed: int, pixels: int) -> Iterator[None]:
         try:
             yield
         finally:
-            _give_back()
+            trim()  # or this thread keeps it
             fcntl.lockf(place, fcntl.LOCK_UN)
-
-
-def _give_back() -> None:
-    """glibc keeps what a thread has freed for that thread, as if it had not been freed."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def shared_file() -> IO[Any]:
