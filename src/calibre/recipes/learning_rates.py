@@ -1,12 +1,16 @@
 """Which learning rate suits each method at CPU scale: chosen on validation images only."""
 
-import statistics
 from collections.abc import Sequence
 from itertools import product
 
 from calibre.experiment import Experiment
+from calibre.recipes.rates import RATES
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import SOLVED, Scale, experiment, method, rate
+from calibre.recipes.wide_table import SURE, in_words
+from calibre.report.compare import paired_test
+from calibre.report.comparison_tables import PairedTest
+from calibre.report.rows import Entry, Row, mean_of
 from calibre.report.runs import Run
 from calibre.settings import validate
 
@@ -47,25 +51,52 @@ def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
 def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     """Mean validation accuracies of training clients, the best of each row in bold.
 
-    An asterisk marks a best one at the edge of its grid.
+    An asterisk marks a best one at the edge of its grid. The last column is what recipes use.
     """
-    scores: dict[str, dict[float, list[float]]] = {}
-    for run in runs:
-        row = scores.setdefault(run.metrics.method, {})
-        row.setdefault(_rate(run.experiment), []).append(run.metrics.train.measure("mean"))
+    found: dict[str, dict[float, list[Run]]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        found.setdefault(run.metrics.method, {}).setdefault(_rate(run.experiment), []).append(run)
+    scores = {
+        name: {value: Row(f"{name} at {value:g}", {}, tuple(map(Entry, own)))
+               for value, own in by_rate.items()}
+        for name, by_rate in found.items()
+    }  # fmt: skip
     rates = sorted({value for row in scores.values() for value in row})
     lines = [
-        "| method | " + " | ".join(f"{value:g}" for value in rates) + " |",
-        "|" + "---|" * (len(rates) + 1),
+        "| method | " + " | ".join(f"{value:g}" for value in rates) + " | in use |",
+        "|---|" + "---:|" * (len(rates) + 1),
     ]
+    tests: list[PairedTest] = []
     for name, row in scores.items():
-        means = {value: statistics.mean(over_seeds) for value, over_seeds in row.items()}
+        means = {value: mean_of(own, "train") for value, own in row.items()}
         best = max(means, key=lambda value: (means[value], -value))
         cells = {value: f"{100 * mean:.1f}" for value, mean in means.items()}
         edge = "*" * (best in (min(means), max(means)))
         cells[best] = f"**{cells[best]}**" + f"\\{edge}" * bool(edge)
-        lines.append(f"| {name} | {' | '.join(cells.get(value, '') for value in rates)} |")
-    return Conclusion("\n".join(lines))
+        used = _in_use(next(iter(found[name].values()))[0].experiment)
+        if used != best and used in row:
+            tests.append(paired_test("train", row[best], row[used]))
+        cells_of_row = [cells.get(value, "") for value in rates]
+        lines.append(f"| {' | '.join([name, *cells_of_row, f'{used:g}'])} |")
+    return Conclusion("\n\n".join(["\n".join(lines), _verdict(tests)]))
+
+
+def _verdict(tests: Sequence[PairedTest]) -> str:
+    """Whether some rate is better than the one in use, by more than chance."""
+    if not tests:
+        return "Every method uses its best rate."
+    sure = [words for words in in_words(tests) if words.startswith("**")]
+    if sure:
+        return "\n".join(f"- {words}." for words in sure)
+    return (
+        f"Other rates than those in use were best for {len(tests)} of the methods; none of them is "
+        f"told apart from the one in use (paired tests over clients, p >= {SURE:g} after Holm)."
+    )
+
+
+def _in_use(experiment: Experiment) -> float:
+    values = experiment.method.model_dump()
+    return RATES.get(values["name"]) or RATES[values["objective"]["name"]]
 
 
 def _rate(experiment: Experiment) -> float:

@@ -14,7 +14,6 @@ HEADER = (
     "worst 10th %",
 )  # fmt: skip
 PAPER = ("paper's head: trained", "novel")
-COSTS = ("passes", "seconds")
 SURE = 0.05  # p below which a difference is called one
 
 
@@ -23,7 +22,7 @@ def wide_table(runs: Sequence[Run]) -> str:
     rows = arrange([run for run in runs if not by_the_paper(run)], floors=False)
     paper = [run for run in runs if by_the_paper(run)]
     beside = {row.label: row for row in (arrange(paper, floors=False) if paper else ())}
-    header = [*HEADER, *(PAPER if paper else ()), *COSTS]
+    header = [*HEADER, *(PAPER if paper else ()), "passes"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for row in rows:
         cells = [row.label]
@@ -35,7 +34,7 @@ def wide_table(runs: Sequence[Run]) -> str:
             other = beside.get(row.label)
             for group in KINDS:
                 cells.append(cell(other.estimate(group, "mean"), 100, 2) if other else "")
-        lines.append([*cells, passes(row), f"{row.cost('seconds') or 0:,.0f}"])
+        lines.append([*cells, passes(row)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
