@@ -193,7 +193,7 @@ def test_several_may_build_the_same_entry_at_once(source, pools):
 
         def wait_for_the_others(done, total):
             if not waited:
-                waited.append(start.wait(timeout=20))
+                waited.append(start.wait(timeout=60))
 
         results.append(load(settings(source), progress=wait_for_the_others))
 

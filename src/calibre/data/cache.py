@@ -171,33 +171,23 @@ def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
 def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
     path = folder / "images.npy"
     total, done = draft.shape[0], 0
+    digest = _digest_of(draft)  # of the pixels as they come: decoders keep the cores busy anyway
     with path.open("wb") as file:
         _write_header(file, draft.shape)
         for block in draft.blocks:
             file.write(block.data)
+            digest.update(block.data)
             done += len(block)
             if progress:
                 progress(done, total)
         assert done == total
+        _sync(file)
     keep, report, left_out = draft.settle()
     if not keep.all():
         draft = draft.kept(keep)
         _compact(path, np.flatnonzero(keep), draft.shape)
-
-    about = {
-        "classes": draft.classes,
-        "train": (draft.train.start, draft.train.stop),
-        "test": (draft.test.start, draft.test.stop),
-        "unlabelled": (draft.unlabelled.start, draft.unlabelled.stop),
-        "owner_names": draft.owner_names,
-    }
-    digest = hashlib.blake2b(json.dumps([draft.shape, about]).encode(), digest_size=16)
-    with path.open("rb+") as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        while part := file.read(CHUNK):
-            digest.update(part)
-        os.fsync(file.fileno())
+        digest = _digest_of(draft)
+        _add_images(digest, path)
     for name, array in (("labels", draft.labels), ("owners", draft.owners)):
         if array is not None:
             digest.update(array.tobytes())
@@ -211,12 +201,36 @@ def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
 
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     described = {
-        "name": draft.name, **about, "fingerprint": digest.hexdigest(), "bytes": sizes,
+        "name": draft.name, **_about(draft), "fingerprint": digest.hexdigest(), "bytes": sizes,
         "report": report,
     }  # fmt: skip
     with (folder / "pool.json").open("w", encoding="utf-8") as text:
         json.dump(described, text, indent=1)
         _sync(text)
+
+
+def _about(draft: Draft) -> dict[str, Any]:
+    return {
+        "classes": draft.classes,
+        "train": (draft.train.start, draft.train.stop),
+        "test": (draft.test.start, draft.test.stop),
+        "unlabelled": (draft.unlabelled.start, draft.unlabelled.stop),
+        "owner_names": draft.owner_names,
+    }
+
+
+def _digest_of(draft: Draft) -> "hashlib.blake2b":
+    """The fingerprint, before pixels, labels and owners are added to it."""
+    return hashlib.blake2b(json.dumps([draft.shape, _about(draft)]).encode(), digest_size=16)
+
+
+def _add_images(digest: "hashlib.blake2b", path: Path) -> None:
+    with path.open("rb+") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        while part := file.read(CHUNK):
+            digest.update(part)
+        os.fsync(file.fileno())
 
 
 def _write_header(file: IO[bytes], shape: tuple[int, ...]) -> None:
