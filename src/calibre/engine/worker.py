@@ -35,6 +35,7 @@ from calibre.engine.messages import (
     write,
 )
 from calibre.files import lacking
+from calibre.freed import trim
 from calibre.methods.method import ServerState
 from calibre.personal.model import Personal
 from calibre.run_folder import RunFolder
@@ -113,6 +114,8 @@ def serve(connection: Connection) -> None:
             reply, shared = failure(error), {}
         say(connection, reply)
         connection.send_bytes(pack(shared))
+        if request.kind != "update":
+            trim()  # every group of heads is of another size: or holes add up to more than they
 
 
 def say(connection: Connection, record: Settings) -> None:

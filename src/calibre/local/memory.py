@@ -18,7 +18,7 @@ class Memory:
     oldest, each would be gone when its turn comes.
     """
 
-    def __init__(self, room: int = 2**26) -> None:
+    def __init__(self, room: int = 2**24) -> None:
         self.room = room  # bytes, left
         self._answers: dict[bytes, Any] = {}
 
