@@ -168,10 +168,9 @@ def leads(
 
 
 def _alike(one: Row, other: Row) -> bool:
-    """Whether both have the same seeds and clients."""
-    return [(e.run.seed, len(e.run.clients)) for e in one.entries] == [
-        (e.run.seed, len(e.run.clients)) for e in other.entries
-    ]
+    """Whether both have the same seeds and clients, and are not of the same runs."""
+    seeds = [[(e.run.seed, len(e.run.clients)) for e in row.entries] for row in (one, other)]
+    return seeds[0] == seeds[1] and one.entries[0].run is not other.entries[0].run
 
 
 def _crossing(differences: Mapping[int, float]) -> str:
