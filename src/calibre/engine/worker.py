@@ -115,7 +115,7 @@ def serve(connection: Connection) -> None:
         say(connection, reply)
         connection.send_bytes(pack(shared))
         if request.kind != "update":
-            trim()  # every group of heads is of another size: or holes add up to more than they
+            trim()  # a group of heads takes much memory, and the next one not the same
 
 
 def say(connection: Connection, record: Settings) -> None:
