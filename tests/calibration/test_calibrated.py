@@ -14,7 +14,7 @@ from calibre.errors import UserError
 from calibre.experiment import read
 from calibre.registry import OBJECTIVES
 from calibre.settings import look_up
-from calibre.ssl.objective import Objective, Pair
+from calibre.ssl.objective import LabelledBatch, Objective, Pair
 from tests.methods.helpers import equal
 from tests.ssl.helpers import a_step, drawing
 
@@ -178,3 +178,88 @@ def test_predictions_may_stand_in_place_of_projections(name):
 def test_predictions_need_a_predictor():
     with pytest.raises(UserError, match=r"method.prototypes.h = 'prediction'.*'simclr' has no"):
         read(None, ["method.name=calibre", "method.prototypes.h=prediction"])
+
+
+def groups_of_views(n=24, groups=3):
+    """Two views of images in groups that lie far apart, and whose group each image is."""
+    generator = rng.stream(0, "groups")
+    group = torch.arange(n) % groups
+    centre = 20 * torch.eye(12)[group].reshape(n, 3, 2, 2)
+    a, b = (centre + torch.randn(n, 3, 2, 2, generator=generator) for _ in range(2))
+    return a, b, group
+
+
+def same_partition(labels, others):
+    """Whether two images are together in one of them where they are in the other."""
+    return torch.equal(labels[:, None] == labels, others[:, None] == others)
+
+
+def test_clusters_of_a_whole_client_are_made_once_a_round():
+    a, b, group = groups_of_views()
+    calibrated = Calibrated(inner(), Regularizers(kmeans="client", clusters=3))
+    calibrated.train()
+    before = {name: tensor.clone() for name, tensor in calibrated.state_dict().items()}
+    calibrated.begin_round(drawing(a))
+    assert same_partition(calibrated.cluster_of, group)
+    assert equal(before, calibrated.state_dict())  # batch norm has not followed
+    assert calibrated.encoder.training
+    rows = torch.tensor([5, 0, 7, 1, 6, 2])  # of one batch
+    step = a_step(6)._replace(rows=rows)
+    terms = calibrated(a[rows], b[rows], step).terms
+    assert terms["agreement"] == 1
+    assert terms["clusters"] == 3
+    plain = inner()
+    pair = plain(a[rows], b[rows], step)
+    expected = calibration_terms(
+        Regularizers(oracle_labels=True), *pair[1:5], rng.stream(0, "kmeans"), group[rows]
+    )  # the same clusters under other numbers
+    torch.testing.assert_close(terms["l_n"], expected.l_n)
+    torch.testing.assert_close(terms["l_p"], expected.l_p)
+
+
+def test_an_image_that_was_not_sorted_is_in_no_cluster():
+    a, b, _ = groups_of_views()
+    calibrated = Calibrated(inner(), Regularizers(kmeans="client", clusters=3))
+    calibrated.begin_round(drawing(a[:12]))
+    rows = torch.arange(6, 18)
+    terms = calibrated(a[rows], b[rows], a_step(12)._replace(rows=rows)).terms
+    assert terms["dropped"] == pytest.approx(0.5)
+
+
+def test_prototypes_of_the_server_sort_the_images_and_the_clients_own_go_up():
+    a, _, group = groups_of_views()
+    calibrated = Calibrated(inner(), Regularizers(kmeans="server", clusters=3), features=6)
+    assert "prototypes" in calibrated.shared
+    calibrated.eval()
+    z = calibrated.encoder(a).detach()
+    means = torch.stack([z[group == k].mean(0) for k in range(3)])
+    calibrated.begin_round(drawing(a))  # the server knows none yet
+    assert same_partition(calibrated.cluster_of, group)
+    sent = calibrated.prototypes.vectors.clone()
+    assert torch.cdist(sent, means).min(0).values.max() < 1e-4
+    calibrated.prototypes.vectors.copy_(torch.stack([means[2], means[0], means[0] + 1e4]))
+    calibrated.begin_round(drawing(a))  # nobody is near the server's last one
+    assert torch.equal(calibrated.cluster_of[group == 2], torch.zeros(8, dtype=torch.int64))
+    assert torch.equal(calibrated.cluster_of[group == 0], torch.ones(8, dtype=torch.int64))
+    assert equal({"sent": sent}, {"sent": calibrated.prototypes.vectors})
+
+
+def test_a_client_with_few_images_sends_as_many_prototypes_as_others():
+    calibrated = Calibrated(inner(), Regularizers(kmeans="server", clusters=5), features=6)
+    a = views(2)[0]
+    calibrated.begin_round(drawing(a))
+    assert calibrated.prototypes.vectors.shape == (5, 6)
+    assert len(calibrated.prototypes.vectors.unique(dim=0)) == 2
+
+
+def test_clusters_anchored_by_labels_need_labels():
+    a, b, group = groups_of_views()
+    calibrated = Calibrated(inner(), Regularizers(kmeans="labels"))
+    terms = calibrated(a, b, a_step(24)).terms
+    assert (terms["l_n"], terms["l_p"], terms["clusters"]) == (0, 0, 0)
+    held = torch.tensor([True] * 3)
+    step = a_step(24)._replace(labelled=lambda count: LabelledBatch(a[:6], group[:6], held))
+    terms = calibrated(a, b, step).terms
+    assert terms["clusters"] == 3
+    assert terms["agreement"] == 1
+    assert terms["l_n"] > 0

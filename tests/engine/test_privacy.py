@@ -17,7 +17,6 @@ from calibre.methods.method import ServerState, Update
 from calibre.registry import METHODS
 from calibre.report import events
 from calibre.sections import PrivacySettings
-from calibre.settings import look_up
 from tests.methods.helpers import close
 
 
@@ -152,9 +151,9 @@ def test_methods_of_one_mean_send_models_alone(tiny, tmp_path):
     from tests.methods.helpers import host
 
     for name in METHODS:
-        kind = look_up("method", name, METHODS)
-        if kind.one_mean and kind.federated:
-            home = host(tiny(f"method.name={name}"), tmp_path)
+        asked = tiny(f"method.name={name}")
+        if asked.method.one_mean and asked.method.federated:
+            home = host(asked, tmp_path)
             state = home.initial_state()
             assert set(state.groups) == {"model"}, name
             assert set(home.load("method").method.expected_update(state)) == {"model"}, name

@@ -5,6 +5,9 @@ import pytest
 import torch
 
 from calibre.calibration.calibrated import Calibrated
+from calibre.engine import rounds
+from calibre.errors import UserError
+from calibre.methods.calibre import PROTOTYPES, common
 from calibre.methods.method import ServerState, Update
 from calibre.ssl.simclr import SimCLRObjective
 from tests.methods.helpers import close, equal, host
@@ -220,7 +223,8 @@ def test_heads_stay_home_when_only_the_encoder_is_exchanged(tiny, tmp_path):
         "support=sym", "support=b", "ln_form=sample_contrast", "ln_form=neg_prob",
         "ln_reduction=sample_mean", "ln_metric=euclid_raw", "proto_of_unit=true",
         "kmeans=support_then_assign", "kmeans_normalize=true", "query_label=partner",
-        "detach_proto=true", "oracle_labels=true",
+        "detach_proto=true", "oracle_labels=true", "kmeans=client", "kmeans=server",
+        "kmeans=labels",
     ],
 )  # fmt: skip
 def test_every_reading_of_the_loss_trains(tiny, tmp_path, change):
@@ -232,6 +236,50 @@ def test_every_reading_of_the_loss_trains(tiny, tmp_path, change):
 def test_results_with_true_labels_say_so(tiny):
     assert "analysis only" in tiny("method.prototypes.oracle_labels=true").method.label
     assert tiny().method.label == "Calibre (SimCLR)"
+    anchored = tiny("method.prototypes.kmeans=labels").method
+    assert anchored.label == "Calibre (SimCLR) anchored by labels"
+    assert anchored.uses_labels
+
+
+def test_the_servers_prototypes_are_the_centres_of_all_clients_own():
+    near = 10 * torch.eye(3)
+    first, second = near + 0.5, near.flip(0) - 0.5  # the same three places, in another order
+    found = common([first, second])
+    assert torch.cdist(found, near).min(0).values.max() < 1e-5
+    alike = common([torch.ones(3, 2)] * 2)  # fewer unlike ones than asked for
+    assert equal({"v": alike}, {"v": torch.ones(3, 2)})
+
+
+def test_prototypes_at_the_server_travel_both_ways(tiny, tmp_path):
+    asked = tiny("method.name=calibre", "method.prototypes.kmeans=server")
+    home = host(asked, tmp_path)
+    state = home.initial_state()
+    assert not state.model[PROTOTYPES].any()
+    updates = updates_of(home, state)
+    sent = [update.shared["model"][PROTOTYPES] for update in updates]
+    assert all(vectors.any() for vectors in sent)
+    later = asked.method.aggregate(state, updates)
+    assert equal({"v": later.model[PROTOTYPES]}, {"v": common(sent)})
+    own = home.update(later, 1).shared["model"][PROTOTYPES]  # of the encoder as it is now
+    few = torch.cat([own[:2], own[2:] + 1e3])  # no image is near the rest
+    told = {}
+    for name, vectors in {"own": own, "few": few}.items():
+        known = dataclasses.replace(later, groups={"model": {**later.model, PROTOTYPES: vectors}})
+        told[name] = home.update(known, 1)
+        assert equal({"v": told[name].shared["model"][PROTOTYPES]}, {"v": own})
+    assert told["few"].report["clusters"] <= 2 < told["own"].report["clusters"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("method.exchange=encoder", "sends the encoder alone: set it to 'model'"),
+        ("robust.mean=median", "needs more of its clients than the mean"),
+    ],
+)
+def test_prototypes_at_the_server_need_what_they_need(tiny, tmp_path, change, said):
+    with pytest.raises(UserError, match=said):
+        rounds.run(tiny("method.prototypes.kmeans=server", change), tmp_path / "run")
 
 
 def test_monitors_are_reported(tiny, tmp_path):

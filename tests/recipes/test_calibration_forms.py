@@ -20,11 +20,11 @@ def test_what_gains_over_none_is_named():
         return {0.3: 0.6, 3: 0.4}.get(e.method.prototypes.alpha_n, 0.5)
 
     text = RECIPE.conclude(made_up(RECIPE.experiments("cpu", [0, 1]), accuracy), "cpu").text
-    (line,) = [line for line in text.splitlines() if line.startswith("| as in the paper")]
+    (line,) = [line for line in text.splitlines() if line.startswith("| as in the paper |")]
     assert line.split(" | ")[4] == "10.00 ± 0.00"
     assert (
-        "2 gain significantly over none (p < 0.05 after Holm): the two terms alone; as in the "
-        "paper, and 1 lose: ten times as strong." in text
+        "3 gain significantly over none (p < 0.05 after Holm): the two terms alone; as in the "
+        "paper; as in the paper, with labels in training, and 4 lose: ten times as strong; " in text
     )
 
 
@@ -32,3 +32,13 @@ def test_nothing_is_said_of_what_was_not_run():
     runs = made_up(RECIPE.experiments("cpu", [0])[:1], lambda e: 0.5)
     assert form_of(runs[0]) == PLAIN
     assert RECIPE.conclude(runs, "cpu").text.endswith("Nothing to compare yet.")
+
+
+def test_forms_with_labels_are_compared_with_labels():
+    def accuracy(e):
+        return 0.5 + 0.2 * e.method.labels.weight
+
+    text = RECIPE.conclude(made_up(RECIPE.experiments("cpu", [0]), accuracy), "cpu").text
+    (line,) = [line for line in text.splitlines() if line.startswith("| anchored by labels |")]
+    assert line.split(" | ")[4] == "0.00 ± 0.00"
+    assert "0 gain significantly" in text

@@ -42,7 +42,8 @@ class Regularizers(Settings):
     ln_reduction: Literal["cluster_mean", "sample_mean", "cluster_sum"] = "cluster_mean"  # Σ_k
     ln_metric: Literal["cos", "sqeuclid_raw", "euclid_raw"] = "cos"  # d(z, v_k)
     proto_of_unit: bool = False  # v_k is the mean of z / |z|, not of z
-    kmeans: Literal["joint", "support_then_assign"] = "joint"  # of [z_a, z_b], or of the support
+    # of [z_a, z_b], or of the support; or clusters from elsewhere (calibre.calibration.calibrated)
+    kmeans: Literal["joint", "support_then_assign", "client", "server", "labels"] = "joint"
     kmeans_normalize: bool = False  # cluster z / |z|, not z
     query_label: Literal["own", "partner"] = "own"  # k of a query: its own, or its other view's
     detach_proto: bool = False  # no gradient through v_k (L_p is made of ν_k, so it keeps its own)
@@ -56,6 +57,11 @@ class Regularizers(Settings):
             raise UserError(
                 "kmeans = 'support_then_assign' clusters the support view, but support = 'sym' "
                 "makes both views support: set support to 'a' or 'b', or kmeans to 'joint'"
+            )
+        if self.kmeans == "labels" and (self.ln_metric, self.ln_form) != ("cos", "proto_ce"):
+            raise UserError(
+                "kmeans = 'labels' compares cosines by cross-entropy: leave ln_metric 'cos' and "
+                "ln_form 'proto_ce'"
             )
         if self.proto_of_unit and self.ln_metric != "cos":
             raise UserError(
@@ -88,15 +94,12 @@ def calibration_terms(
 ) -> Terms:
     """L_p and L_n of a batch: encodings z [N, D] and head outputs h [N, H] of its two views.
 
-    ``labels`` [N] are the true ones, negative where unknown; only ``oracle_labels`` reads them.
+    ``labels`` [N] are clusters known beforehand, negative where unknown: the true ones for
+    ``oracle_labels``, or what ``kmeans`` has found elsewhere. Otherwise nothing reads them.
     """
     with torch.autocast(z_a.device.type, enabled=False):
         z_a, z_b, h_a, h_b = z_a.float(), z_b.float(), h_a.float(), h_b.float()
-        if not (z_a.detach().sum() + z_b.detach().sum()).isfinite():
-            raise FloatingPointError(
-                "the encodings hold NaN or infinity: training diverged; "
-                "a lower learning rate usually helps"
-            )
+        check_finite(z_a, z_b)
         y_a, y_b = pseudo_labels(settings, z_a, z_b, generator, labels)
         found = torch.unique(y_a)
         valid = found[(found >= 0) & torch.isin(found, y_b)]  # V, [K]
@@ -117,6 +120,14 @@ def calibration_terms(
         )
 
 
+def check_finite(z_a: Tensor, z_b: Tensor) -> None:
+    if not (z_a.detach().sum() + z_b.detach().sum()).isfinite():
+        raise FloatingPointError(
+            "the encodings hold NaN or infinity: training diverged; "
+            "a lower learning rate usually helps"
+        )
+
+
 def pseudo_labels(
     settings: Regularizers,
     z_a: Tensor,
@@ -128,11 +139,11 @@ def pseudo_labels(
     if len(z_a) < FEWEST_IMAGES:
         none = torch.full((len(z_a),), -1, device=z_a.device)
         return none, none
-    if settings.oracle_labels:
+    if settings.oracle_labels or settings.kmeans in ("client", "server"):
         assert labels is not None
         return labels, labels
     if settings.kmeans_normalize:
-        z_a, z_b = _unit(z_a), _unit(z_b)
+        z_a, z_b = unit(z_a), unit(z_b)
     clusters = min(settings.clusters, len(z_a))
     if settings.kmeans == "joint":
         y_a, y_b = kmeans(torch.cat([z_a, z_b]), clusters, generator).labels.chunk(2)
@@ -162,7 +173,7 @@ def prototype_assignment(
 
     Encodings are [N, D]; ``in_support`` and ``in_query`` [K, N] mark the members of each cluster.
     """
-    prototypes = means(_unit(support) if settings.proto_of_unit else support, in_support)  # [K, D]
+    prototypes = means(unit(support) if settings.proto_of_unit else support, in_support)  # [K, D]
     if settings.detach_proto:
         prototypes = prototypes.detach()
     if settings.query_label == "partner":
@@ -193,11 +204,11 @@ def prototype_assignment(
 def _similarity(settings: Regularizers, prototypes: Tensor, query: Tensor) -> Tensor:
     """[K, N]. For unit vectors softmax(-d²) is softmax(cos / 0.5): the cosine needs no root."""
     if settings.ln_metric == "cos":
-        return _unit(prototypes) @ _unit(query).T / settings.tau_n
+        return unit(prototypes) @ unit(query).T / settings.tau_n
     exact = "donot_use_mm_for_euclid_dist"  # and a zero, not NaN, for the gradient at distance 0
     distance = torch.cdist(prototypes, query, compute_mode=exact)
     return -distance.square() if settings.ln_metric == "sqeuclid_raw" else -distance
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def unit(vectors: Tensor) -> Tensor:
     return normalize(vectors, dim=1, eps=1e-12)

@@ -14,15 +14,17 @@ pFL-SSL, bit for bit.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
+import torch
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from calibre.calibration.calibrated import Calibrated
 from calibre.calibration.divergence import DivergenceSettings, divergence, weight
+from calibre.calibration.kmeans import kmeans
 from calibre.calibration.regularizers import Regularizers
 from calibre.errors import UserError
 from calibre.local.features import encode
@@ -30,10 +32,11 @@ from calibre.local.site import Site
 from calibre.methods.method import Number, ServerState, Update
 from calibre.methods.pfl_ssl import ModelMean, PflSsl
 from calibre.methods.self_supervised import build_objective
-from calibre.models.network import Problem
+from calibre.models.network import Problem, feature_count
 from calibre.ssl.labelled import LabelTerm
 from calibre.tensors import Tensors, step_towards
 
+PROTOTYPES = "prototypes.vectors"  # in the model, where prototypes are made at the server
 FARTHEST = 1e20  # a raw divergence that training has long lost; delta^gamma stays a number
 
 
@@ -56,22 +59,33 @@ class Calibre(PflSsl):
     aggregation: Aggregation = Aggregation()
 
     @model_validator(mode="after")
-    def _has_a_predictor(self) -> "Calibre":
+    def _possible(self) -> "Calibre":
         if self.prototypes.h == "prediction" and not self.objective.predicts:
             raise UserError(
                 f"method.prototypes.h = 'prediction': objective '{self.objective.name}' has no "
                 "predictor; byol, simsiam and smog have one"
+            )
+        if self.prototypes.kmeans == "server" and self.exchange == "encoder":
+            raise UserError(
+                "method.prototypes.kmeans = 'server' sends prototypes, but method.exchange = "
+                "'encoder' sends the encoder alone: set it to 'model'"
             )
         return self
 
     @property
     def label(self) -> str:
         analysis = " with true labels: analysis only" if self.prototypes.oracle_labels else ""
-        return f"Calibre ({self.objective.title}){self._with_labels}{analysis}"
+        anchored = " anchored by labels" if self.prototypes.kmeans == "labels" else ""
+        return f"Calibre ({self.objective.title}){self._with_labels}{anchored}{analysis}"
 
     @property
     def uses_labels(self) -> bool:
-        return super().uses_labels or self.prototypes.oracle_labels
+        asked = self.prototypes.oracle_labels or self.prototypes.kmeans == "labels"
+        return super().uses_labels or asked
+
+    @property
+    def one_mean(self) -> bool:
+        return self.prototypes.kmeans != "server"
 
     @property
     def numbers(self) -> Mapping[str, Number]:
@@ -82,7 +96,8 @@ class Calibre(PflSsl):
         """The network of l_s, with alpha_p L_p + alpha_n L_n and beta l_c added to its loss."""
         objective = build_objective(self.objective, problem)
         if self.prototypes.alpha_p > 0 or self.prototypes.alpha_n > 0:
-            objective = Calibrated(objective, self.prototypes)
+            features = feature_count(objective.encoder)
+            objective = Calibrated(objective, self.prototypes, features)
         return self._labelled(objective, problem)
 
     def local_update(self, server: ServerState, personal: Tensors | None, site: Site) -> Update:
@@ -101,13 +116,15 @@ class Calibre(PflSsl):
     def aggregate(self, server: ServerState, updates: Iterable[Update]) -> ServerState:
         """theta <- theta + eta_g sum_c w_c (theta_c - theta),  w_c ~ n_c / delta_c^gamma."""
         settings = self.aggregation
-        mean, rates, waiting = ModelMean(), [], []
+        mean, rates, waiting, prototypes = ModelMean(), [], [], []
         total_samples, total_inverse = 0.0, 0.0
 
         def add(update: Update, rate: float) -> None:
             nonlocal total_samples, total_inverse
             share = weight(update.samples, rate, settings.gamma)
             mean.add(update, share)
+            if PROTOTYPES in update.shared["model"]:
+                prototypes.append(update.shared["model"][PROTOTYPES])
             total_samples += update.samples
             total_inverse += share / update.samples
 
@@ -126,4 +143,14 @@ class Calibre(PflSsl):
             # the published code weights by (1/delta) / sum(1/delta) times n / sum(n) and does not
             # renormalise: a server step of about 1/M
             step *= mean.weight / (total_inverse * total_samples)
-        return server.next(model=step_towards(server.model, mean.result(server.model), step))
+        model = step_towards(server.model, mean.result(server.model), step)
+        if prototypes:
+            model[PROTOTYPES] = common(prototypes)
+        return server.next(model=model)
+
+
+def common(prototypes: Sequence[Tensor]) -> Tensor:
+    """K prototypes [K, D] of all clients' own, K of each: the centres of their clusters."""
+    points, asked = torch.cat([*prototypes]), len(prototypes[0])
+    found = kmeans(points, asked, torch.Generator().manual_seed(0)).centroids
+    return found[torch.arange(asked) % len(found)]  # where there are fewer unlike ones

@@ -39,13 +39,16 @@ from calibre.tensors import BATCH_NORM, Tensors, WeightedMean, belongs, put
 class FedEMA(SelfSupervised):
     title: ClassVar[str] = "FedEMA"
     paper: ClassVar[str] = "Zhuang, Wen and Zhang, ICLR 2022, arXiv:2204.04385"
-    one_mean: ClassVar[bool] = False
 
     name: str = "fedema"
     objective: KeptBYOL = LOCAL_BYOL
     tau: Annotated[float, Field(ge=0, le=1)] = 0.7  # mu at the distance of a client's first round
     selective: bool = False  # mix only with what the client kept in the round just before
     # SGD as pFL-BYOL has it; the authors: lr .032, batch 128
+
+    @property
+    def one_mean(self) -> bool:
+        return False
 
     def build(self, problem: Problem) -> nn.Module:
         objective = build_objective(self.objective, problem)

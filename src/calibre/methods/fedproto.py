@@ -35,12 +35,15 @@ from calibre.tensors import Tensors, WeightedMean
 class FedProto(Supervised):
     title: ClassVar[str] = "FedProto"
     paper: ClassVar[str] = "Tan et al., AAAI 2022, arXiv:2105.00243"
-    one_mean: ClassVar[bool] = False
     shares: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ("encoder", "head")
 
     name: str = "fedproto"
     lam: Annotated[float, Field(ge=0)] = 1.0  # lambda: the pull of features to their prototype
+
+    @property
+    def one_mean(self) -> bool:
+        return False
 
     @property
     def way(self) -> Way:

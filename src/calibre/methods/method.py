@@ -84,7 +84,6 @@ class Method(Settings):
     paper: ClassVar[str]
     federated: ClassVar[bool] = True  # False: there is no federation, only personalisation
     supervised: ClassVar[bool] = True  # it trains on labelled images alone; False: on all
-    one_mean: ClassVar[bool] = True  # False: the server needs more of updates than their mean
     shares: ClassVar[tuple[str, ...]] = ("encoder", "head")  # parts of the network that travel
     keeps: ClassVar[tuple[str, ...]] = ()  # parts that stay with the client
     name: str = ""  # how experiments call it; a class of your own goes by its module and name
@@ -152,6 +151,11 @@ class Method(Settings):
     def uses_labels(self) -> bool:
         """Whether training looks at labels; where it does not, they are hidden from it."""
         return self.supervised
+
+    @property
+    def one_mean(self) -> bool:
+        """Whether the server needs no more of updates than their mean."""
+        return True
 
     def met_labels(self, trained: bool) -> bool:
         """Whether a client's encoder has seen its labels, if it ``trained`` in the federation."""

@@ -39,7 +39,6 @@ LARGEST_RISK = 1e10  # of one that training has long lost; F_k^q stays a number
 class QFFL(OneModel):
     title: ClassVar[str] = "q-FFL"
     paper: ClassVar[str] = "Li et al., ICLR 2020, arXiv:1905.10497"
-    one_mean: ClassVar[bool] = False
 
     name: str = "qffl"
     q: Annotated[float, Field(ge=0, le=20)] = (
@@ -51,6 +50,10 @@ class QFFL(OneModel):
     def _known_length(cls, sgd: SGD) -> SGD:
         refuse_adamw(sgd, "q-FFL reads the gradient's Lipschitz constant off the learning rate")
         return sgd
+
+    @property
+    def one_mean(self) -> bool:
+        return False
 
     @property
     def L(self) -> float:

@@ -36,7 +36,6 @@ from calibre.tensors import Tensors, WeightedMean, step_towards, take
 class Scaffold(OneModel):
     title: ClassVar[str] = "SCAFFOLD"
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
-    one_mean: ClassVar[bool] = False
 
     name: str = "scaffold"
     # lr .1 moves about as far in a round as the other methods' lr .02 with momentum .9
@@ -55,6 +54,10 @@ class Scaffold(OneModel):
                 "set it to 0 and raise method.sgd.lr instead"
             )
         return sgd
+
+    @property
+    def one_mean(self) -> bool:
+        return False
 
     def build(self, problem: Problem) -> nn.Module:
         return with_control(build_classifier(problem))

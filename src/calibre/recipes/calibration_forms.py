@@ -1,13 +1,14 @@
 """Does calibration help, and in which form? Chosen on validation images only.
 
-SimCLR without labels in training, CIFAR-10 under Dir(0.3); a fifth of every client's training
-images is held out by class, and no test image has a say. Each form changes the paper's two terms,
-or the server's weights, in one way; all are compared with plain pFL-SimCLR.
+SimCLR, CIFAR-10 under Dir(0.3); a fifth of every client's training images is held out by class, and
+no test image has a say. Each form changes the paper's two terms, or the server's weights, in one
+way; all are compared with plain pFL-SimCLR. No label takes part in training, but in forms that are
+anchored by labels: those have 40 labels a client, and so has what they are compared with.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from calibre.experiment import Experiment
 from calibre.recipes.recipe import Conclusion, Recipe
@@ -21,40 +22,76 @@ from calibre.report.runs import Run
 from calibre.settings import validate
 
 PLAIN = "none: pFL-SimCLR"
+PLAIN_LABELLED = "none, with labels in training"
+LABELS = 40  # that a client has, where labels take part
 
 
-def _strength(alpha: float) -> dict[str, float]:
-    return {"alpha_p": alpha, "alpha_n": alpha}
+class Form(NamedTuple):
+    prototypes: Mapping[str, Any]  # of method.prototypes
+    gamma: float = 1  # of the server's weights; 0: FedAvg's
+    labelled: bool = False  # whether labels take part in training
+
+    @property
+    def plain(self) -> str:
+        """What it is compared with."""
+        return PLAIN_LABELLED if self.labelled else PLAIN
+
+    def fits(self, method: Mapping[str, Any]) -> bool:
+        """Whether a method's table is of this form."""
+        if (method["labels"]["weight"] > 0) != self.labelled:
+            return False
+        own = method["prototypes"]
+        alike = all(own[key] == value for key, value in self.prototypes.items())
+        return alike and method["aggregation"]["gamma"] == self.gamma
 
 
-# of method.prototypes, and of gamma; the paper's strength is 0.3
-FORMS: dict[str, tuple[Mapping[str, Any], float]] = {
-    PLAIN: (_strength(0), 0),
-    "weights by divergence alone": (_strength(0), 1),
-    "the two terms alone": (_strength(0.3), 0),
-    "as in the paper": (_strength(0.3), 1),
-    "three times as strong": (_strength(1), 1),
-    "ten times as strong": (_strength(3), 1),
-    "swapped: a view goes by its other view's cluster": (
-        {**_strength(1), "query_label": "partner"}, 1,
+def _strength(alpha: float, **changes: Any) -> dict[str, Any]:
+    return {"alpha_p": alpha, "alpha_n": alpha, **changes}
+
+
+SHARP = {"tau_n": 0.1, "tau_p": 0.1}
+FORMS = {  # the paper's strength is 0.3
+    PLAIN: Form(_strength(0), gamma=0),
+    "weights by divergence alone": Form(_strength(0)),
+    "the two terms alone": Form(_strength(0.3), gamma=0),
+    "as in the paper": Form(_strength(0.3)),
+    "three times as strong": Form(_strength(1)),
+    "ten times as strong": Form(_strength(3)),
+    "swapped: a view goes by its other view's cluster": Form(_strength(1, query_label="partner")),
+    "swapped, sharper, both ways": Form(
+        _strength(1, query_label="partner", tau_n=0.1, support="sym")
     ),
-    "swapped, sharper, both ways": (
-        {**_strength(1), "query_label": "partner", "tau_n": 0.1, "support": "sym"}, 1,
-    ),
-    "clusters of unit encodings": ({**_strength(1), "kmeans_normalize": True}, 1),
-    "16 clusters in a batch": ({**_strength(1), "clusters": 16}, 1),
-    "sharper: temperatures of 0.1": ({**_strength(1), "tau_n": 0.1, "tau_p": 0.1}, 1),
-    "fixed prototypes": ({**_strength(1), "detach_proto": True}, 1),
-    "true labels as clusters (analysis)": ({**_strength(1), "oracle_labels": True}, 1),
-}  # fmt: skip
+    "clusters of unit encodings": Form(_strength(1, kmeans_normalize=True)),
+    "16 clusters in a batch": Form(_strength(1, clusters=16)),
+    "sharper: temperatures of 0.1": Form(_strength(1, **SHARP)),
+    "fixed prototypes": Form(_strength(1, detach_proto=True)),
+    "clusters of the whole client, once a round": Form(_strength(1, kmeans="client")),
+    "the same, stronger and sharper": Form(_strength(3, kmeans="client", **SHARP)),
+    "prototypes at the server": Form(_strength(1, kmeans="server")),
+    "at the server, stronger and sharper": Form(_strength(3, kmeans="server", **SHARP)),
+    "true labels as clusters (analysis)": Form(_strength(1, oracle_labels=True)),
+    "true labels, stronger and sharper (analysis)": Form(_strength(3, oracle_labels=True, **SHARP)),
+    PLAIN_LABELLED: Form(_strength(0), gamma=0, labelled=True),
+    "as in the paper, with labels in training": Form(_strength(0.3), labelled=True),
+    "anchored by labels": Form(_strength(1, kmeans="labels"), labelled=True),
+    "anchored by labels, sharper": Form(_strength(1, kmeans="labels", **SHARP), labelled=True),
+}
 
 
 def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
     chosen = []
-    for seed, (prototypes, gamma) in product(seeds, FORMS.values()):
-        table = method("calibre/simclr", scale, prototypes=prototypes, aggregation={"gamma": gamma})
+    for seed, form in product(seeds, FORMS.values()):
+        table = method(
+            "calibre/simclr",
+            scale,
+            prototypes=form.prototypes,
+            aggregation={"gamma": form.gamma},
+            labels={"weight": float(form.labelled)},
+        )
         values = experiment("cifar10", "dirichlet", scale, table, seed, changes=SOLVED).model_dump()
         values["federation"] |= {"score_on": "validation", "test_samples": None}
+        if form.labelled:
+            values["federation"] |= {"label_count": LABELS}
         chosen.append(validate(Experiment, values))
     return chosen
 
@@ -62,13 +99,8 @@ def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
 def form_of(run: Run) -> str:
     """The name of the form that a run is of."""
     table = run.experiment.method.model_dump()
-    gamma, own = table["aggregation"]["gamma"], table["prototypes"]
-    fitting = [
-        name
-        for name, (changes, weight) in FORMS.items()
-        if weight == gamma and all(own[key] == value for key, value in changes.items())
-    ]
-    return max(fitting, key=lambda name: len(FORMS[name][0]))  # it says most of the run
+    fitting = [name for name, form in FORMS.items() if form.fits(table)]
+    return max(fitting, key=lambda name: len(FORMS[name].prototypes))  # it says most of the run
 
 
 def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
@@ -77,10 +109,12 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     for run in sorted(runs, key=lambda run: run.seed):
         found.setdefault(form_of(run), []).append(run)
     rows = {name: Row(name, {}, tuple(map(Entry, own))) for name, own in found.items()}
-    plain = rows.get(PLAIN)
-    seeds = {run.seed for run in found.get(PLAIN, [])}
-    paired = [n for n in rows if n != PLAIN and {run.seed for run in found[n]} == seeds]
-    tests = {name: paired_test("train", rows[name], plain) for name in paired if plain}
+    seeds = {name: {run.seed for run in own} for name, own in found.items()}
+    tests = {
+        name: paired_test("train", rows[name], rows[plain])
+        for name, plain in ((name, FORMS[name].plain) for name in rows)
+        if name != plain and seeds[name] == seeds.get(plain)
+    }
     sure = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
     header = ["form", "mean %", "variance", "worst 10th %", "against none, points", "p"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
@@ -113,7 +147,7 @@ def _verdict(helps: Sequence[str], hurts: Sequence[str], tried: int) -> str:
 RECIPES = (
     Recipe(
         "calibration-forms",
-        "Forms of calibration, by validation accuracy; CIFAR-10 under Dir(0.3), no labels",
+        "Forms of calibration, by validation accuracy; CIFAR-10 under Dir(0.3)",
         experiments,
         conclude,
     ),

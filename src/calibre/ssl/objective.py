@@ -91,6 +91,16 @@ class Objective(nn.Module):
         """After the optimizer's step: momentum copies, queues, groups."""
 
 
+class Vectors(nn.Module):
+    """Not trained by gradients: a buffer, but a part of its own, so that it can travel."""
+
+    vectors: Tensor  # [K, D]
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("vectors", vectors)
+
+
 class Wrapped(Objective):
     """An objective around another. It has the tensors of the inner one, under the same names.
 

@@ -29,6 +29,7 @@ from calibre.ssl.objective import (
     ObjectiveSettings,
     Pair,
     Step,
+    Vectors,
     Width,
     projector,
 )
@@ -58,16 +59,6 @@ class SMoG(ObjectiveSettings):
         return SMoGObjective(self, encoder, features)
 
 
-class Groups(nn.Module):
-    """Not trained by gradients: a buffer, but a part of its own, so that it can travel."""
-
-    vectors: Tensor  # [K, D]
-
-    def __init__(self, vectors: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("vectors", vectors)
-
-
 class SMoGObjective(Objective):
     """Unless both are asked for, one view passes the online network: ``Pair`` has it twice."""
 
@@ -81,7 +72,7 @@ class SMoGObjective(Objective):
         sizes = (features, hidden, projection)
         self.projector = projector(sizes, last_norm=True, last_affine=False)
         self.predictor = projector((projection, hidden, projection), last_norm=False)
-        self.groups = Groups(normalize(torch.randn(count, projection), dim=1))
+        self.groups = Vectors(normalize(torch.randn(count, projection), dim=1))
         self.target = Target(self.encoder, self.projector, settings.target_init)
         self.shared = ("encoder", "projector", "predictor", "groups", *self.target.shared)
         self.kept = self.target.kept
