@@ -39,8 +39,9 @@ def label_budgets(series: Budgets) -> Any:
                     budgets, values, color=colour, marker=marker, ms=3.5, lw=1
                 )
                 halves = [estimate.half or 0.0 for estimate in found]
-                low = [value - half for value, half in zip(values, halves, strict=True)]
-                high = [value + half for value, half in zip(values, halves, strict=True)]
+                # neither an accuracy nor a variance of accuracies is below 0 or above 1
+                low = [max(0.0, value - half) for value, half in zip(values, halves, strict=True)]
+                high = [min(1.0, value + half) for value, half in zip(values, halves, strict=True)]
                 panel.fill_between(budgets, low, high, color=colour, alpha=0.1, lw=0)
             _dress(panel, f"{KINDS[group]} clients: {title}", measure, rows, series)
     for panel in panels[-1]:
