@@ -4,8 +4,9 @@
 
 - by several scores of distance, the area under the ROC curve (0.5: chance) of own test images
   against images of classes that the client does not hold;
-- by the cards, the share of made-up images of ten kinds that get a class all the same, and the
-  share of own test images that are refused.
+- by the cards, for each share of own images that may be refused, the share of own test images and
+  of images of other classes that are;
+- by the cards, the share of made-up images of ten kinds that get a class all the same.
 """
 
 import sys
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from calibre.finished.run import FinishedRun
 from calibre.personal.assemble import assemble
+from calibre.personal.card import Outside
 from calibre.personal.making import Making
 from calibre.personal.outside import fit_prototypes
 
@@ -55,13 +57,20 @@ def areas(making: Making) -> dict[str, float]:
     }
 
 
-def accepted(making: Making) -> dict[str, float]:
-    """The share of each made-up kind that gets a class; and of own test images refused."""
-    found = assemble(making).card.outside
-    own = next((row.own for row in found.tradeoff if row.rate == found.rate), None)
-    shares = {kind.name: kind.accepted / kind.images for kind in found.kinds}
-    every = {"all ten kinds": float(np.mean([*shares.values()]))} if shares else {}
-    return {**shares, **every, **({} if own is None else {"own test images refused": own})}
+def refused(outside: Outside) -> dict[str, float]:
+    """The shares of own and of other classes' images that each row of the trade-off refuses."""
+    shares = {
+        f"aimed at {row.rate:.0%}: {whose}": share
+        for row in outside.tradeoff
+        for whose, share in (("own", row.own), ("others", row.foreign))
+    }
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def accepted(outside: Outside) -> dict[str, float]:
+    """The share of each made-up kind that gets a class."""
+    shares = {kind.name: kind.accepted / kind.images for kind in outside.kinds}
+    return {**shares, "all ten kinds": float(np.mean([*shares.values()]))} if shares else {}
 
 
 def means(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -69,14 +78,18 @@ def means(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
 
+def show(title: str, rows: list[dict[str, float]]) -> None:
+    print(f"  {title}")
+    for name, mean in means(rows).items():
+        print(f"  {mean:.3f}  {name}")
+
+
 if __name__ == "__main__":
     for place in map(Path, sys.argv[1:]):
         print(place)
         opened = FinishedRun(place)
         makings = [opened.making(client) for client in opened.results]
-        print("  area under the ROC curve, by score")
-        for name, area in means([*map(areas, makings)]).items():
-            print(f"  {area:.3f}  {name}")
-        print("  share of made-up images that get a class, by kind")
-        for name, share in means([*map(accepted, makings)]).items():
-            print(f"  {share:.3f}  {name}")
+        cards = [assemble(making).card.outside for making in makings]
+        show("area under the ROC curve, by score", [*map(areas, makings)])
+        show("share refused, by the share of own images that may be", [*map(refused, cards)])
+        show("share of made-up images that get a class, by kind", [*map(accepted, cards)])
