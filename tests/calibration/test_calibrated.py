@@ -263,3 +263,9 @@ def test_clusters_anchored_by_labels_need_labels():
     assert terms["clusters"] == 3
     assert terms["agreement"] == 1
     assert terms["l_n"] > 0
+
+
+def test_encodings_that_are_not_finite_say_so_as_a_round_begins():
+    calibrated = Calibrated(Direct(), Regularizers(kmeans="client"))
+    with pytest.raises(FloatingPointError, match="training diverged"):
+        calibrated.begin_round(drawing(torch.full((6, 4), math.inf)))

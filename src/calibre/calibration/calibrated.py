@@ -9,8 +9,8 @@ Clusters are those of the batch, unless ``kmeans`` names another source of them:
 
 - ``client``: of all the client's images, once at the beginning of a round;
 - ``server``: prototypes that the server made of all clients' own; an image is in the nearest
-  one's cluster, as the round begins. They travel as a part ``prototypes`` of the network: down the
-  server's, up the client's own, both of the encoder that began the round;
+  one's cluster, as the round begins. They travel as a part ``prototypes`` of the network: up the
+  client's own, of the encoder that it received, and down, a round later, the server's;
 - ``labels``: of the client's labelled images (:mod:`calibre.calibration.anchored`).
 """
 
@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from calibre.calibration.anchored import anchored_terms
 from calibre.calibration.kmeans import assign, kmeans
-from calibre.calibration.regularizers import Regularizers, Terms, calibration_terms
+from calibre.calibration.regularizers import Regularizers, Terms, calibration_terms, check_finite
 from calibre.ssl.objective import Draw, Objective, Pair, Step, Vectors, Wrapped
 
 MOST_IMAGES = 4096  # of a client are sorted as a round begins; others are in no cluster
@@ -45,6 +45,7 @@ class Calibrated(Wrapped):
             return
         sample = draw(MOST_IMAGES)
         z = self._encodings(sample.views)
+        check_finite(z)
         generator = torch.Generator(z.device).manual_seed(0)  # of images in random order
         own = kmeans(z, min(self.settings.clusters, len(z)), generator)
         labels = own.labels
@@ -96,7 +97,7 @@ class Calibrated(Wrapped):
             return anchored_terms(self.settings, z_a, z_b, h_a, h_b, z, labels)
         known = step.labels
         if self.settings.kmeans in ("client", "server"):
-            sorted_out = step.rows < len(self.cluster_of)
+            within = step.rows < len(self.cluster_of)
             known = torch.full_like(step.rows, -1)
-            known[sorted_out] = self.cluster_of[step.rows[sorted_out]]
+            known[within] = self.cluster_of[step.rows[within]]
         return calibration_terms(self.settings, z_a, z_b, h_a, h_b, step.random("kmeans"), known)

@@ -120,8 +120,8 @@ def calibration_terms(
         )
 
 
-def check_finite(z_a: Tensor, z_b: Tensor) -> None:
-    if not (z_a.detach().sum() + z_b.detach().sum()).isfinite():
+def check_finite(*encodings: Tensor) -> None:
+    if not torch.stack([z.detach().sum() for z in encodings]).sum().isfinite():
         raise FloatingPointError(
             "the encodings hold NaN or infinity: training diverged; "
             "a lower learning rate usually helps"
