@@ -64,7 +64,6 @@ FolderName = Annotated[str, AfterValidator(_one_name)]
 LATER = {
     "method.sgd.kind": "sgd", "method.sgd.beta2": 0.999, "method.sgd.warmup": 0,
     "method.prototypes.h": "projection", "method.model": "network",
-    "method.labels.last_lr": 0.02,
     "views.extra": 0, "views.extra_size": None, "views.extra_crop": None,
 }  # fmt: skip
 

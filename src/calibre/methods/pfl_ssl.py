@@ -78,7 +78,7 @@ class PflSsl(SelfSupervised):
     def train(self, server: ServerState, site: Site) -> dict[str, float]:
         first, *last = self.stages(site.training.rounds)
         if last and site.round in last[0] and site.labelled > 1:
-            return train_on_labels(site, self.labels.last_lr)
+            return train_on_labels(site)
         training = site.training.model_copy(update={"rounds": len(first)})  # of its own schedules
         return super().train(server, replace(site, training=training))
 
@@ -116,7 +116,7 @@ class PflSsl(SelfSupervised):
         return server.next(model=mean.result(server.model))
 
 
-def train_on_labels(site: Site, lr: float) -> dict[str, float]:
+def train_on_labels(site: Site) -> dict[str, float]:
     """E epochs of l_c alone, by encoder and head."""
     parts = site.network.train().get_submodule("encoder"), site.network.get_submodule("head")
     network = nn.Sequential(*parts)
@@ -132,7 +132,7 @@ def train_on_labels(site: Site, lr: float) -> dict[str, float]:
         loss,
         examples=site.labelled,
         epochs=site.training.epochs,
-        sgd=SUPERVISED_SGD.model_copy(update={"lr": lr}),
+        sgd=SUPERVISED_SGD,
         parameters=network.parameters(),
     )
 

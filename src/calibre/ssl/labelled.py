@@ -30,7 +30,6 @@ class LabelTerm(Settings):
     batch: Annotated[int, Field(ge=2)] = 32  # labelled images in a step
     warmup: Fraction = 0.0  # share of the run in which beta grows to its full weight
     last_rounds: Count = 0  # at the end of the run, in which l_c is the whole loss
-    last_lr: Annotated[float, Field(gt=0)] = 0.02  # of these rounds
 
     def at(self, progress: float) -> float:
         """beta, after this share of the run."""
