@@ -16,11 +16,16 @@ Clusters are those of the batch, unless ``kmeans`` names another source of them:
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from calibre.calibration.anchored import anchored_terms
 from calibre.calibration.kmeans import assign, kmeans
-from calibre.calibration.regularizers import Regularizers, Terms, calibration_terms, check_finite
+from calibre.calibration.regularizers import (
+    Regularizers,
+    Terms,
+    calibration_terms,
+    check_finite,
+    unit,
+)
 from calibre.ssl.objective import Draw, Objective, Pair, Step, Vectors, Wrapped
 
 MOST_IMAGES = 4096  # of a client are sorted as a round begins; others are in no cluster
@@ -64,7 +69,7 @@ class Calibrated(Wrapped):
         self.encoder.eval()
         z = torch.cat([self.encoder(chunk).float() for chunk in views.split(CHUNK)])
         self.encoder.train(training)
-        return normalize(z, dim=1, eps=1e-12) if self.settings.kmeans_normalize else z
+        return unit(z) if self.settings.kmeans_normalize else z
 
     def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         predictions = self.settings.h == "prediction"
