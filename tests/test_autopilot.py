@@ -167,5 +167,31 @@ def test_a_run_ends_on_labels_where_its_rounds_are_open(tmp_path):
     counted = for_data({"training": {"rounds": 3}}, place).experiment
     assert (counted.training.rounds, counted.method.labels.last_rounds) == (3, 0)
     without = for_data({"method": {"labels": {"weight": 0}}}, place).experiment
-    assert without.method.labels.last_rounds == 0
+    assert (without.method.labels.last_rounds, without.method.labels.second) == (0, 0)
     assert without.training.rounds == open_.training.rounds - last
+
+
+def test_a_second_network_goes_over_the_labels_as_often_as_time_allows():
+    few = replace(HOSPITALS, table=np.full((8, 5), 12), tested=True, unlabelled=8 * 340)
+    values = chosen(few)
+    rounds, epochs = values["training.rounds"], values["training.epochs"]
+    assert 500 < values["method.labels.second"] * rounds * epochs < 700
+    every = replace(HOSPITALS, table=np.full((8, 5), 80), tested=True)
+    values = chosen(every)
+    first = values["training.rounds"] - values["method.labels.last_rounds"]
+    passes = values["method.labels.second"] * values["training.rounds"] * values["training.epochs"]
+    assert passes <= 2 * 1.5 * first * values["training.epochs"]  # about as long as two views take
+
+
+def test_a_second_network_is_chosen_with_the_users_rounds_but_not_in_vain(tmp_path):
+    draw_federation(tmp_path)
+
+    def second(**values):
+        return for_data(values, str(tmp_path)).experiment.method.labels.second
+
+    assert second() > 0
+    assert second(training={"rounds": 3}) > 0
+    assert second(training={"rounds": 0}) == 0  # nothing would train it
+    assert second(privacy={"clip": 1.0}) == 0  # noise on twice as much
+    assert second(method={"exchange": "encoder"}) == 0  # nor would it travel
+    assert second(method={"labels": {"second": 7}}) == 7

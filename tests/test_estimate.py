@@ -1,21 +1,33 @@
+import time
 from pathlib import Path
 from types import MappingProxyType
+
+import pytest
 
 from calibre.engine.devices import Machine
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.estimate import estimate, seconds
+from calibre.personal import solved_head
 
 HERE = Machine.here()
 
 
-def test_floors_that_train_count_by_their_epochs(tiny):
-    """Local training for 40 epochs takes about twice as long as for 20, and longer than none."""
-    none = seconds(tiny("training.rounds=1"))
-    some = seconds(tiny("training.rounds=1", 'personal.floors=["local"]', "personal.epochs=20"))
-    twice = seconds(tiny("training.rounds=1", 'personal.floors=["local"]', "personal.epochs=40"))
-    assert none < some < twice
-    assert 1.3 < (twice - none) / (some - none) < 3
+def test_floors_that_train_count_by_their_epochs(tiny, monkeypatch):
+    """By a clock that only local training moves: a second for every epoch of a client."""
+    clock = 0.0
+
+    def train(self, state, role, clients, *rest):
+        nonlocal clock
+        clock += self.experiment.personal.epochs * len(clients) * (role == "local")
+
+    monkeypatch.setattr(Host, "personalize", train)
+    monkeypatch.setattr(time, "process_time", lambda: clock)
+    local = "training.rounds=1", 'personal.floors=["local"]'
+    assert seconds(tiny("training.rounds=1")) == 0
+    some, twice = (seconds(tiny(*local, f"personal.epochs={epochs}")) for epochs in (20, 40))
+    assert some > 0
+    assert twice == pytest.approx(2 * some)
 
 
 def test_an_estimate_leaves_nothing_behind(tiny, tmp_path, monkeypatch):
@@ -50,6 +62,20 @@ def test_heads_are_counted_as_a_run_makes_them(tiny, monkeypatch):
 
 
 def test_fine_tuning_that_would_diverge_is_estimated_all_the_same(tiny):
-    plain = "training.rounds=1", "personal.head=solved"
     tuned = "personal.finetune_encoder=true", "personal.lr=1e9", "personal.epochs=6"
-    assert seconds(tiny(*plain, *tuned)) > seconds(tiny(*plain))
+    found = seconds(tiny("training.rounds=1", "personal.head=solved", *tuned))
+    assert 0 < found < float("inf")
+
+
+def test_models_on_two_networks_are_counted_as_such(tiny, monkeypatch):
+    seen = []
+    shown = solved_head.encode_client
+
+    def watched(trained, *rest):
+        seen.append(len(trained))
+        return shown(trained, *rest)
+
+    monkeypatch.setattr(solved_head, "encode_client", watched)
+    two = ("method.name=calibre", "method.labels.weight=1", "method.labels.second=1")
+    seconds(tiny(*two, "personal.head=solved", "training.rounds=1"))
+    assert set(seen) == {2}

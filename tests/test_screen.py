@@ -39,6 +39,18 @@ def test_a_method_of_any_name_is_shown_in_words():
     assert "\x1b" not in file.getvalue()
 
 
+def test_no_figure_is_cut_off_by_a_long_name():
+    figures = {
+        "clients": 8, "mean": 0.9625, "variance": 0.0123, "std": 0, "worst_tenth": 0.9048,
+        "interval": (0.923, 1.0),
+    }  # fmt: skip
+    file = io.StringIO()
+    name = "Calibre (SimCLR) with labels, two networks"
+    Console(file=file, width=80).print(result_table(metrics(method=name, train=figures)))
+    for figure in ("96.25", "92.3–100.0", "0.0123", "90.48"):
+        assert figure in file.getvalue()
+
+
 def test_words_of_all_languages_stay():
     text = "größe 大 \u0646\u0645\u06cc\u200c\u062f\u0627\u0646\u0645 🙂\n\tx"
     assert printable(text) == text

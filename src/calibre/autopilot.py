@@ -21,9 +21,12 @@ from calibre.settings import validate
 from calibre.tables import flat
 
 PASSES = 200_000  # of 32 x 32 images through the network, forth and back: minutes on two cores
-LAST = 40  # rounds on labels alone, at the most; after 10 others they gave about a point more on
-# training images of CIFAR-10 and of Fashion-MNIST, as folders of 30 labels (one draw of each)
+MOST_ROUNDS = 60  # of self-supervision
+LAST = 120  # passes over the labels in rounds on them alone, at the most; they gave about a point
+# more on training images of CIFAR-10 and of Fashion-MNIST, as folders of 30 labels
 LAST_SHARE = 0.25  # of the time of self-supervision, which they may take
+SECOND = 600  # passes over the labels by the second network, at the most: half as many were up to
+# two points worse on training images of CIFAR-10
 STEPS = 100  # that a client which trains alone should take
 FEW_CLIENTS = 10  # all of them train in every round
 LARGE = 64  # pixels, from which on ResNets have a stem for large images
@@ -62,15 +65,23 @@ def for_found(values: Mapping[str, Any], place: str) -> tuple[Chosen, sources.Fo
     own: Experiment = validate(Experiment, decided)
     found = sources.locate(own.data)
     labels = getattr(own.method, "labels", None)  # how they take part in training, if they may
-    open_ = "training.rounds" not in flat(decided)
-    ends_on_labels = open_ and labels is not None and labels.weight > 0
-    filled, reasons = fill(decided, choose(sources.facts(own.data, found), ends_on_labels))
+    rounds = flat(decided).get("training.rounds")
+    on_labels = labels is not None and labels.weight > 0 and rounds != 0
+    facts = sources.facts(own.data, found)
+    choices = choose(facts, on_labels, ends_on_labels=rounds is None)
+    # a client's bounded change would be shared out over two networks, or one of them not be sent
+    if own.privacy.clip is not None or getattr(own.method, "exchange", "model") == "encoder":
+        choices = [choice for choice in choices if choice.key != "method.labels.second"]
+    filled, reasons = fill(decided, choices)
     experiment: Experiment = validate(Experiment, filled)
     return Chosen(experiment, reasons), found
 
 
-def choose(facts: Facts, ends_on_labels: bool = True) -> list[Choice]:
-    """What to train, and for how long; ``ends_on_labels``: whether the method can."""
+def choose(facts: Facts, on_labels: bool = True, ends_on_labels: bool = True) -> list[Choice]:
+    """What to train, and for how long.
+
+    ``on_labels``: labels take part in training; ``ends_on_labels``: the last rounds may be theirs.
+    """
     classes = facts.table.shape[1]
     if classes < 2:
         raise UserError(
@@ -88,7 +99,7 @@ def choose(facts: Facts, ends_on_labels: bool = True) -> list[Choice]:
         _size(facts, side),
         *federation,
         *_network(side),
-        *_rounds(clients, each, labelled if ends_on_labels else 0, side),
+        *_rounds(clients, each, labelled if on_labels else 0, side, ends_on_labels),
         Choice("method.sgd.batch", batch, f"a client trains on about {each:,.0f} images"),
         Choice(
             "method.prototypes.clusters",
@@ -176,25 +187,38 @@ def _cost(side: float) -> float:
     return (side / 32) ** 2 if side < LARGE else 2.4 * (side / LARGE) ** 2
 
 
-def _rounds(clients: int, each: float, labelled: float, side: float) -> list[Choice]:
+def _rounds(
+    clients: int, each: float, labelled: float, side: float, ends_on_labels: bool
+) -> list[Choice]:
     if clients <= FEW_CLIENTS:
         per_round, who = clients, "all of them, since they are few"
     else:
         per_round = min(2 * FEW_CLIENTS, max(FEW_CLIENTS, clients // 5))
         who = f"of {clients:,}, who take turns"
     images = per_round * each
-    epochs = 3 if images <= 5_000 else 1
+    epochs = int(max(1, min(3, PASSES / (MOST_ROUNDS * images * _cost(side)))))
     passes = images * epochs * _cost(side)  # in a round
-    rounds = int(max(10, min(60, PASSES / passes)))
+    rounds = int(max(10, min(MOST_ROUNDS, PASSES / passes)))
     chosen = [
         Choice("training.clients_per_round", per_round, who),
         Choice("training.epochs", epochs, f"{images:,.0f} images in a round"),
     ]
-    fits = "as many as fit into minutes; 10 to 60"
+    fits = f"as many as fit into minutes; 10 to {MOST_ROUNDS}"
     if labelled < 2:
         return [*chosen, Choice("training.rounds", rounds, fits)]
     # a step on labels looks at one view of an image, and not at two
-    last = int(max(1, min(LAST, 2 * LAST_SHARE * rounds * each / labelled)))
+    alike = 2 * rounds * epochs * each / labelled  # passes over the labels that take as long
+    last = int(max(1, min(LAST, LAST_SHARE * alike) / epochs))
+    second = max(1, round(min(SECOND, alike) / ((rounds + last) * epochs)))
+    chosen.append(
+        Choice(
+            "method.labels.second",
+            second,
+            "a second network learns from labels alone: what two say together is right more often",
+        )
+    )
+    if not ends_on_labels:
+        return [*chosen, Choice("training.rounds", rounds, fits)]
     return [
         *chosen,
         Choice("training.rounds", rounds + last, f"{rounds}, {fits}; and {last} on labels alone"),

@@ -200,8 +200,10 @@ def _middling(federation: Federation, ids: range, count: int) -> Middling:
 
 
 def _make_models(host: Host, role: str, clients: Sequence[int]) -> None:
-    """As a run makes them."""
+    """As a run makes them, after its rounds: by all networks that these train."""
     state = host.initial_state(role)
+    if role == METHOD and host.experiment.training.rounds:
+        state = dataclasses.replace(state, round=1)
     told = host.assess(state, role, clients)
     host.personalize(state, role, clients, pooled([*told.values()]) if told else None, told)
 

@@ -63,7 +63,7 @@ FolderName = Annotated[str, AfterValidator(_one_name)]
 # folder keeps its name.
 LATER = {
     "method.sgd.kind": "sgd", "method.sgd.beta2": 0.999, "method.sgd.warmup": 0,
-    "method.prototypes.h": "projection", "method.model": "network",
+    "method.prototypes.h": "projection", "method.model": "network", "method.labels.second": 0,
     "views.extra": 0, "views.extra_size": None, "views.extra_crop": None,
 }  # fmt: skip
 

@@ -129,9 +129,9 @@ TITLES: Mapping[Group, str] = {"train": "that trained", "novel": "never seen bef
 def result_table(metrics: Metrics) -> Table:
     """Mean and fairness of the method and of the floors, on trained and on novel clients."""
     table = Table(title=f"accuracy over clients, each with its own model (seed {metrics.seed})")
-    table.add_column("model", no_wrap=True)
+    table.add_column("model")  # a long name takes two lines, and no digit is cut off
     for i, (_, title, _, _) in enumerate(COLUMNS):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
         if i == 0:
             table.add_column("95 %", justify="right", no_wrap=True)
     for group, title in TITLES.items():

@@ -48,6 +48,16 @@ def test_every_method_gives_the_same_bits_on_a_grid(tiny, tmp_path, method):
     assert gathered(tmp_path) == results(tmp_path / "embedded")
 
 
+def test_labels_in_training_a_second_network_and_floors_are_the_same_on_a_grid(tiny, tmp_path):
+    labels = ("method.labels.weight=1", "method.labels.second=2", "personal.head=solved")
+    floors = 'personal.floors=["untrained", "majority"]'
+    experiment = tiny(*labels, floors, "training.rounds=2", "engine.sites=3")
+    rounds.run(experiment, tmp_path / "embedded")
+    metrics = on_grid(experiment, tmp_path)
+    assert metrics.failures == 0
+    assert gathered(tmp_path) == results(tmp_path / "embedded")
+
+
 def test_solved_heads_are_the_same_on_a_grid_and_on_any_number_of_workers(tiny, tmp_path):
     """Who is solved together differs: nobody's bits may follow from that."""
     few = ("federation.clients=3", "federation.novel=1", "training.clients_per_round=2")

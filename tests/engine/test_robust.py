@@ -118,6 +118,22 @@ def test_a_row_of_a_head_is_taken_over_the_clients_that_hold_its_class():
     assert new.model["head.weight"].flatten().tolist() == [4.0, 13.0, 0.0]
 
 
+def test_a_second_network_is_taken_over_the_clients_that_have_labels():
+    """Most clients have none and send it back as it was: it moves all the same."""
+    moved, holds = [1.0, 3.0, 0.0, 0.0, 0.0], [[1, 0], [0, 1], [0, 0], [0, 0], [0, 0]]
+    updates = [
+        Update(i, 1, {"model": {"encoder.w": torch.tensor([value]), "head.bias": torch.zeros(2),
+                                "second.n": torch.tensor(int(value)),
+                                "second.encoder.w": torch.tensor([value])},
+                      "held": {"classes": torch.tensor(held)}})
+        for i, (value, held) in enumerate(zip(moved, holds, strict=True))
+    ]  # fmt: skip
+    model = combined(updates, trim=2).shared["model"]
+    assert model["second.encoder.w"].tolist() == [2.0]
+    assert model["second.n"] == 1  # the lower median of 1 and 3
+    assert model["encoder.w"].tolist() == [0.0]  # of everybody
+
+
 def test_calibre_steps_to_the_robust_mean():
     (one,) = Robust(RobustSettings(mean="median")).defend(
         START, sent(*CHANGES, numbers={"divergence": 0.1})

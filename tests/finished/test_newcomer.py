@@ -176,3 +176,16 @@ def test_a_run_without_its_model_says_so(finished, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model.safetensors is missing or damaged"):
         personalize_newcomer(folder, draw(tmp_path / "n", 2))
+
+
+def test_a_newcomer_gets_both_networks(tiny, tmp_path):
+    two = ("method.name=calibre", "method.labels.weight=1", "method.labels.second=2")
+    rounds.run(tiny(*two, "training.rounds=2"), tmp_path / "r")
+    model = run.FinishedRun(tmp_path / "r").model
+    draw(tmp_path / "praxis", per_class=12)
+    bundle = personalize_newcomer(tmp_path / "r", tmp_path / "praxis")
+    held = bundle.predictor.state_dict()
+    for place, part in enumerate(("encoder", "second.encoder")):
+        tensor = held[f"network.encoder.encoders.{place}.layers.0.weight"]
+        assert torch.equal(tensor, model[f"{part}.layers.0.weight"])
+    assert bundle.card.accuracy.correct > 18  # of 36

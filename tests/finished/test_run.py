@@ -67,6 +67,33 @@ def _experiment(tiny, name):
     return tiny(f"method.name={name}", *QUICK, *(small if name in ("fedema", "fedu") else []))
 
 
+TWO = ("method.labels.weight=1", "method.labels.second=2")
+
+
+@pytest.mark.parametrize("how", ["solved", "paper", "tuned"])
+def test_a_model_on_two_networks_answers_as_its_run_scored(tiny, tmp_path, how, monkeypatch):
+    head = "personal.head=paper" if how == "paper" else "personal.head=solved"
+    tuned = f"personal.finetune_encoder={str(how == 'tuned').lower()}"
+    monkeypatch.setattr(finetuned, "_less_surprised", lambda one, other: True)
+    experiment = tiny("method.name=calibre", *TWO, head, tuned, *QUICK)
+    rounds.run(experiment, tmp_path / "r")
+    delivery = FinishedRun(tmp_path / "r")
+    models = []
+    for client in (0, 6):
+        delivery.bundle(client).save(tmp_path / str(client))
+        models.append(load(tmp_path / str(client)))
+        row = delivery.results[client]
+        assert models[-1].card.accuracy.correct == round(row.accuracy * row.test_samples)
+    kinds = [part.kind for part in models[0].card.parts]
+    assert kinds.count("encoder") == (1 if how == "paper" else 2)
+    assert ("2 encoders" in markdown(models[0].card)) == (how != "paper")
+    if how != "paper":
+        second = "network.encoder.encoders.1.layers.0.weight"
+        own, other = (model.predictor.state_dict()[second] for model in models)
+        common = delivery.model["second.encoder.layers.0.weight"]
+        assert torch.equal(own, common) == torch.equal(other, common) == (how == "solved")
+
+
 def test_a_fine_tuned_encoder_travels_with_its_bundle(tiny, tmp_path):
     rounds.run(tiny("personal.finetune_encoder=true", *QUICK), tmp_path / "r")
     delivery = FinishedRun(tmp_path / "r")

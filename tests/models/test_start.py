@@ -7,6 +7,7 @@ import torch
 from calibre.engine import rounds
 from calibre.errors import UserError
 from calibre.experiment import Experiment, read
+from calibre.finished.run import FinishedRun
 from calibre.models.network import Problem, build_encoder
 from calibre.models.tensorfile import sha256_of
 from calibre.report import runs
@@ -78,13 +79,23 @@ def test_a_bundle_brings_the_same(tmp_path):
     assert same(encoder.state_dict(), bundle.predictor.network.encoder.encoders[0].state_dict())
 
 
-def test_a_bundle_that_was_changed_or_mixes_two_encoders_is_refused(tmp_path):
+def test_a_bundle_of_a_run_brings_its_encoder_and_leaves_patches_and_pixels(tiny, tmp_path):
+    rounds.run(tiny("personal.head=solved", "training.rounds=1"), tmp_path / "r")
+    bundle = FinishedRun(tmp_path / "r").bundle(0)
+    bundle.save(tmp_path / "b")
+    assert [part.kind for part in bundle.card.parts] == ["encoder", "patches", "components"]
+    network = started(tmp_path / "b").network
+    encoder = build_encoder(Problem(8, 1, 10, network, seed=3))
+    assert same(encoder.state_dict(), bundle.predictor.network.encoder.encoders[0].state_dict())
+
+
+def test_a_bundle_that_was_changed_or_has_two_encoders_is_refused(tmp_path):
     make_bundle().save(tmp_path / "b")
     saved(tmp_path / "b" / "model.safetensors")
     with pytest.raises(UserError, match=r"model.safetensors is damaged or was changed"):
         started(tmp_path / "b")
     make_bundle(parts=2).save(tmp_path / "two")
-    with pytest.raises(UserError, match="mixes two encoders: start from the folder of the run"):
+    with pytest.raises(UserError, match="stands on two encoders: start from the folder of the run"):
         started(tmp_path / "two")
 
 

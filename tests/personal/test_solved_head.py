@@ -12,7 +12,8 @@ from calibre.personal.model import Kept, as_classifier
 from calibre.personal.pooling import STRENGTHS, pooled
 from calibre.personal.predictor import SideBySide
 from calibre.personal.solve import HeadProblem, solve_heads
-from calibre.personal.solved_head import encoded, mixes_of, prior_of, solved
+from calibre.personal.solved_head import encoded, mixes_of, solved, trained_parts
+from calibre.tensors import take
 from tests.methods.helpers import equal, host
 
 SOLVED = ("personal.head=solved", "federation.labels=6", "federation.samples=60")
@@ -52,10 +53,10 @@ def test_experts_are_one_head_that_adds_their_logits(tiny, tmp_path):
     found = F.linear(shown, *solved([seen], [strengths])[0]).double()
     added = 0
     with torch.no_grad():
-        for expert, strength, share in zip(seen.experts, strengths, SHARES.values(), strict=True):
+        for expert, strength in zip(seen.experts, strengths, strict=True):
             raw = expert.part.eval()(site.plain(test.images)).double()
             x = (raw - expert.scaling.centre) / expert.scaling.spread
-            added = added + share * F.linear(x, *alone(expert, strength))
+            added = added + SHARES[expert.name] * F.linear(x, *alone(expert, strength))
     held = sorted(set(seen.labels.tolist()))
     assert torch.allclose(found[:, held], added[:, held], atol=1e-3)
 
@@ -75,10 +76,10 @@ def test_held_out_labels_are_answered_by_heads_that_did_not_see_them(tiny, tmp_p
     fold = int(found.folds[0])
     rows = seen.fold != fold
     expected = 0
-    for expert, strength, share in zip(seen.experts, (0.3, 0.2, 0.1), SHARES.values(), strict=True):
+    for expert, strength in zip(seen.experts, (0.3, 0.2, 0.1), strict=True):
         x, y = expert.samples
         head = solve_heads([HeadProblem(x[rows], y[rows], strength, expert.prior)], 10)[0]
-        expected = expected + share * F.linear(x[seen.fold == fold], *head)
+        expected = expected + SHARES[expert.name] * F.linear(x[seen.fold == fold], *head)
     assert torch.allclose(found.logits[found.folds == fold].double(), expected, atol=1e-3)
 
 
@@ -96,10 +97,12 @@ def test_a_curve_is_the_summed_log_loss_of_held_out_labels(tiny, tmp_path):
 def test_a_strong_penalty_leaves_the_servers_head_and_a_weak_one_the_clients(tiny, tmp_path):
     home = host(tiny("method.name=fedavg-ft", *SOLVED), tmp_path)
     state = home.initial_state()
-    assert prior_of(home.site("method", state, 0)) is None  # nobody has trained it
+    (part,) = trained_parts(home.site("method", state, 0))
+    assert part.head is None  # nobody has trained it
     state = home.load("method").method.aggregate(state, [home.update(state, c) for c in (0, 1)])
     site = home.site("method", state, 0)
-    assert torch.equal(prior_of(site).weight, state.model["head.weight"])
+    (part,) = trained_parts(site)
+    assert torch.equal(part.head.weight, state.model["head.weight"])
     expert = encoded(site).experts[0]
     held = sorted(set(expert.samples.labels.tolist()))
 
@@ -252,3 +255,42 @@ def test_another_role_does_not_solve_the_same_pixels_again(tiny, tmp_path, monke
     fresh = models(host(experiment, tmp_path / "other"), "untrained")
     assert pixels in widths
     assert all(equal(one, other) for one, other in zip(again, fresh, strict=True))
+
+
+TWO = ("method.name=pfl-ssl", "method.labels.weight=1", "method.labels.second=2", *SOLVED)
+
+
+def test_a_second_network_is_one_more_expert_near_its_own_head(tiny, tmp_path):
+    home = host(tiny(*TWO), tmp_path)
+    method, start = home.load("method").method, home.initial_state()
+    assert len(trained_parts(home.site("method", start, 0))) == 1  # no round has trained it
+    state = method.aggregate(start, [home.update(start, client) for client in (0, 1)])
+    novel = home.federation.novel_ids[0]
+    trained, new = (encoded(home.prepared("method", state, c).site) for c in (0, novel))
+    names = ["encoder", "second", "patches", "pixels"]
+    for seen, strength in ((trained, NEAR), (new, None)):
+        assert [expert.name for expert in seen.experts] == names
+        assert [expert.strength for expert in seen.experts[:2]] == [strength, strength]
+    for expert, part in zip(trained.experts, ("", "second."), strict=False):
+        raw = expert.prior.weight / expert.scaling.spread  # of features as they are
+        assert torch.allclose(raw, state.model[f"{part}head.weight"].double(), atol=1e-6)
+    assert "second" in curves_of([new])[0]
+    (model,) = home.personalize(state, "method", [0])
+    site = home.prepared("method", state, 0).site
+    parts, head = as_classifier(method, site.network, Kept.of(model.to_keep()).own)
+    assert len(parts) == 4
+    assert equal(take(parts[1]), take(site.network.second.encoder))
+    shown = SideBySide(parts).eval()(site.plain(home.prepared("method", state, 0).test.images))
+    right = F.linear(shown, *head).argmax(1) == home.prepared("method", state, 0).test.labels
+    assert right.sum() == model.correct
+
+
+def test_the_papers_head_looks_at_the_first_network_alone(tiny, tmp_path):
+    home = host(tiny(*TWO, "personal.head=paper"), tmp_path)
+    method, start = home.load("method").method, home.initial_state()
+    state = method.aggregate(start, [home.update(start, client) for client in (0, 1)])
+    (model,) = home.personalize(state, "method", [0])
+    site = home.prepared("method", state, 0).site
+    parts, head = as_classifier(method, site.network, Kept.of(model.to_keep()).own)
+    assert len(parts) == 1
+    assert head.weight.shape[1] == site.network.encoder.features

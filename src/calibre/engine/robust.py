@@ -14,8 +14,9 @@ Distributed Learning: Towards Optimal Statistical Rates, ICML 2018, arXiv:1803.0
     median    as many as can be: one value is left, or the mean of two
 
 A row of a head that is learned only from clients with labels of its class
-(:mod:`calibre.methods.pfl_ssl`) is taken over those. Cost: all updates of a round are held in
-memory, a model for each client, where a plain mean holds one.
+(:mod:`calibre.methods.pfl_ssl`) is taken over those, and a second network over those with any.
+Cost: all updates of a round are held in memory, a model for each client, where a plain mean holds
+one.
 """
 
 import math
@@ -29,9 +30,10 @@ from calibre.engine.privacy import NOBODY, change_of, check_one_mean, length
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.methods.method import ServerState, Update
+from calibre.methods.pfl_ssl import is_row
 from calibre.report.events import Bounded
 from calibre.sections import RobustSettings
-from calibre.tensors import EmptyMeanError, Tensors
+from calibre.tensors import EmptyMeanError, Tensors, belongs
 
 
 @dataclass
@@ -106,6 +108,9 @@ def combined(updates: Sequence[Update], trim: int) -> Update:
         holds = torch.stack([update.shared["held"]["classes"] for update in updates]) != 0
         shared["held"] = {"classes": holds.any(0).to(torch.int64)}
         _by_holders(shared["model"], models, holds, trim / len(models))
+        holders = [update for update, mine in zip(updates, holds.any(1), strict=True) if mine]
+        if holders:
+            shared["model"] |= _second(holders, trim / len(models))
     return Update(NOBODY, samples=1, shared=shared)
 
 
@@ -116,9 +121,25 @@ def _by_holders(
     for k in range(holds.shape[1]):
         holders = [each for each, mine in zip(models, holds[:, k], strict=True) if mine]
         if holders:
-            trim = min((len(holders) - 1) // 2, math.ceil(part * len(holders)))
-            for name in ("head.weight", "head.bias"):
+            trim = _trim_of(len(holders), part)
+            for name in filter(is_row, model):
                 model[name][k] = _trimmed([each[name][k] for each in holders], trim)
+
+
+def _second(holders: Sequence[Update], part: float) -> Tensors:
+    """A second network over the clients that have labels, as large a part of them left out."""
+    trim = _trim_of(len(holders), part)
+    models = [update.shared["model"] for update in holders]
+    counters = _counters(holders)
+    return {
+        name: counters[name] if name in counters else _trimmed([m[name] for m in models], trim)
+        for name in models[0]
+        if belongs(name, ("second",))
+    }
+
+
+def _trim_of(count: int, part: float) -> int:
+    return min((count - 1) // 2, math.ceil(part * count))
 
 
 def _trimmed(tensors: Sequence[torch.Tensor], trim: int) -> torch.Tensor:

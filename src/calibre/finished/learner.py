@@ -5,6 +5,7 @@ Shapes: m images, d features, K classes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from calibre import rng
 from calibre.calibration.typical import Suggestion, suggest
-from calibre.finished.newcomer import check_encoder, prior_for
+from calibre.finished.newcomer import check_encoder, trained_for
 from calibre.finished.run import FinishedRun
 from calibre.finished.suggesting import site_of, stream
 from calibre.models.network import Head
 from calibre.personal.cross_validation import logits_without, strengths_for
-from calibre.personal.encoded import Encoded, encode_client, parts_for
+from calibre.personal.encoded import Encoded, encode_client, fitted_parts
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import FOLDS, stratified
 from calibre.personal.pooling import HeadChoice
 from calibre.personal.solve import HeadProblem, solve_heads, unfold
+from calibre.personal.solved_head import trained_parts
 from calibre.personal.trust import wilson
 
 MORE = 1.2  # times as many labels, and how strong the penalty should be is asked again
@@ -49,9 +51,10 @@ class Learner:
         self,
         images: Encoded,  # all of them, as if each had a label
         choice: HeadChoice | None = None,
-        prior: Callable[[Sequence[str]], Head | None] = lambda classes: None,
+        # the first experts' heads for some classes, as they were trained
+        priors: Callable[[Sequence[str]], Sequence[Head | None]] = lambda classes: (),
     ) -> None:
-        self._images, self._choice, self._prior = images, choice, prior
+        self._images, self._choice, self._priors = images, choice, priors
         # how many labels of which classes the strengths are for
         self._strengths: tuple[int, tuple[str, ...], list[float]] = (0, (), [])
 
@@ -88,13 +91,12 @@ class Learner:
         rows = sorted(labels)
         number = {name: i for i, name in enumerate(classes)}
         given = torch.tensor([number[labels[row]] for row in rows], dtype=torch.int64)
-        prior = self._prior(classes)
         experts = [
             expert._replace(
                 samples=Samples(expert.samples.features[rows], given),
-                prior=unfold(prior, expert.scaling) if prior and i == 0 else None,
+                prior=unfold(prior, expert.scaling) if prior else None,
             )
-            for i, expert in enumerate(self._images.experts)
+            for expert, prior in zip_longest(self._images.experts, self._priors(classes))
         ]
         folds = stratified(given, FOLDS, rng.stream(0, "folds of labels"))
         return Encoded(experts, len(classes), folds)
@@ -112,8 +114,13 @@ def learner_of(finished: FinishedRun, pixels: Tensor) -> Learner:
     """By a run's encoder, with what its clients found best."""
     check_encoder(finished)
     site = site_of(finished, pixels)
-    encoder, norm = site.network.get_submodule("encoder"), site.normalization
-    parts = parts_for(site.personal, encoder, site.images, norm)
-    unknown = torch.zeros(len(site.images), dtype=torch.int64)
-    images = encode_client(parts, site.images, unknown, norm, 1, rng.stream(0, "folds of labels"))
-    return Learner(images, finished.choice, lambda classes: prior_for(finished, site, classes))
+    norm, unknown = site.normalization, torch.zeros(len(site.images), dtype=torch.int64)
+    fitted = fitted_parts(site.personal, site.images, norm)
+    folds = rng.stream(0, "folds of labels")
+    trained = trained_parts(site)
+    images = encode_client(trained, fitted, site.images, unknown, norm, 1, folds)
+
+    def priors(classes: Sequence[str]) -> list[Head | None]:
+        return [head for _, head in trained_for(finished, site, classes)]
+
+    return Learner(images, finished.choice, priors)

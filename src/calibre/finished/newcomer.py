@@ -18,12 +18,12 @@ from calibre.personal.arrival import Arrived, Images, read_images
 from calibre.personal.assemble import assemble
 from calibre.personal.bundle import Bundle
 from calibre.personal.cross_validation import held_out, strengths_for
-from calibre.personal.encoded import Encoded, encode_client, parts_for
+from calibre.personal.encoded import Encoded, Trained, encode_client, fitted_parts
 from calibre.personal.frozen_head import HOW
 from calibre.personal.heads import Samples
 from calibre.personal.making import RATE, Making
 from calibre.personal.own import start_anew
-from calibre.personal.solved_head import prior_of, solved
+from calibre.personal.solved_head import solved, trained_parts
 from calibre.tensors import belongs, take
 
 
@@ -100,21 +100,24 @@ def check_encoder(finished: FinishedRun) -> None:
 
 def _encoded(finished: FinishedRun, arrived: Arrived, site: Site) -> Encoded:
     """The newcomer's images; the run's head, where it knows all these classes, is the prior."""
-    encoder = site.network.get_submodule("encoder")
     norm = site.normalization
-    parts = parts_for(site.personal, encoder, site.images, norm)
-    prior = prior_for(finished, site, arrived.classes)
+    trained = trained_for(finished, site, arrived.classes)
+    fitted = fitted_parts(site.personal, site.images, norm)
     folds = rng.stream(site.seed, "folds", site.client)
-    return encode_client(parts, site.images, arrived.train.labels, norm, site.classes, folds, prior)
+    labels = arrived.train.labels
+    return encode_client(trained, fitted, site.images, labels, norm, site.classes, folds)
 
 
-def prior_for(finished: FinishedRun, site: Site, classes: Sequence[str]) -> Head | None:
-    """The run's own head for these classes, where it has one that knows them all."""
-    known, prior = finished.federation.classes, prior_of(site)
-    if prior is None or not set(classes) <= set(known):
-        return None
+def trained_for(finished: FinishedRun, site: Site, classes: Sequence[str]) -> list[Trained]:
+    """The run's encoders, with their heads for these classes where they know them all."""
+    known, trained = finished.federation.classes, trained_parts(site)
+    if not set(classes) <= set(known):
+        return [Trained(encoder) for encoder, _ in trained]
     rows = [known.index(name) for name in classes]
-    return Head(prior.weight[rows], prior.bias[rows])
+    return [
+        Trained(encoder, Head(head.weight[rows], head.bias[rows]) if head else None)
+        for encoder, head in trained
+    ]
 
 
 def newcomers_site(finished: FinishedRun, arrived: Arrived) -> Site:

@@ -30,6 +30,8 @@ from calibre.sections import ParentSettings
 from calibre.settings import validate
 from calibre.tensors import belongs
 
+ENCODERS = ("encoder", "second.encoder")  # parts of a model that know no class by its name
+
 
 @dataclass(frozen=True)
 class GoingOn:
@@ -244,12 +246,12 @@ def _copy_kept(
 def _encoder_only(
     state: ServerState, folder: RunFolder, now: Experiment, pool: Pool, federation: Federation
 ) -> ServerState:
-    """The state that such a run begins with, but for the encoder, which has trained."""
+    """The state that such a run begins with, but for the encoders, which have trained."""
     host = Host(now, pool, federation, folder.path, torch.device("cpu"))
     start = host.initial_state()
     trained = state.groups.get("model", {})
     model = {
-        name: trained[name] if belongs(name, ("encoder",)) and name in trained else tensor
+        name: trained[name] if belongs(name, ENCODERS) and name in trained else tensor
         for name, tensor in start.groups.get("model", {}).items()
     }
     return ServerState(state.round, {**start.groups, "model": model}, start.clients)

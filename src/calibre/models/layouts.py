@@ -13,9 +13,9 @@ from calibre.models.tensorfile import Shapes
 
 Names = dict[str, str]  # what we call a tensor: what its file calls it
 
-SECOND = "network.encoder.encoders.1."  # a bundle's, of a method that mixes two networks
 # an encoder alone, that of a run's model, that of a bundle
 PLACES = ("", "encoder.", "network.encoder.encoders.0.")
+BUNDLED = ("network.encoder.encoders.0.", "network.encoder.encoders.1.")  # its first two parts
 CLASSIFIERS = ("fc.", "head.", "heads.", "classifier.")  # what others end a network with
 COUNTER = "num_batches_tracked"  # of batch norm, which files may leave out: nothing reads it
 
@@ -42,6 +42,14 @@ TORCHVISION_VIT = (
     (r"^(blocks\.\d+\.)mlp\.(?:0|linear_1)\.", r"\1mlp.fc1."),
     (r"^(blocks\.\d+\.)mlp\.(?:3|linear_2)\.", r"\1mlp.fc2."),
 )
+
+
+def two_encoders(shapes: Shapes) -> bool:
+    """Whether the tensors are a bundle's that stands on two networks of one kind."""
+    first, second = (
+        {name.removeprefix(place) for name in shapes if name.startswith(place)} for place in BUNDLED
+    )
+    return bool(first) and first == second
 
 
 def _ours(name: str) -> str:

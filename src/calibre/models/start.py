@@ -17,7 +17,7 @@ from typing import Any
 
 from calibre.errors import UserError
 from calibre.files import read_toml, unsealed
-from calibre.models.layouts import SECOND, recognised
+from calibre.models.layouts import recognised, two_encoders
 from calibre.models.tensorfile import located, sha256_of, shapes_of
 from calibre.run_files import MODEL, RunFiles
 from calibre.settings import Settings
@@ -58,9 +58,9 @@ def _with_weights(network: dict[str, Any], name: str) -> tuple[dict[str, Any], i
     """The settings of a network that starts from a file or folder, and the size of its images."""
     file = located(name)
     shapes = shapes_of(file)
-    if any(tensor.startswith(SECOND) for tensor in shapes):
+    if two_encoders(shapes):
         raise UserError(
-            f"{file} mixes two encoders: start from the folder of the run that it comes from"
+            f"{file} stands on two encoders: start from the folder of the run that it comes from"
         )
     sha256 = sha256_of(file)
     place = Path(os.path.expanduser(name))

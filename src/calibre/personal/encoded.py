@@ -1,10 +1,11 @@
-"""A client's images as a solved head sees them: by the encoder, by patches, and by pixels.
+"""A client's images as a solved head sees them: by encoders, by patches, and by pixels.
 
 Three experts look at every image: a head on the encoding, one on the patterns of patches
-(:mod:`calibre.models.patches`), and one on the pixels' principal components. They err on different
-images: a small encoder's pooling loses where in a picture things are, and what the encoder learned
-from all clients is not what a client's own images look like. So their logits are added, each with
-its share; being linear, they are one head on all parts side by side.
+(:mod:`calibre.models.patches`), and one on the pixels' principal components; a fourth, where the
+method trains a second network. They err on different images: a small encoder's pooling loses where
+in a picture things are, and what the encoder learned from all clients is not what a client's own
+images look like. So their logits are added, each with its share; being linear, they are one head on
+all parts side by side.
 
 Shapes: n labelled images, d features, K classes.
 """
@@ -32,17 +33,26 @@ from calibre.tensors import put, take
 
 # Of the other experts' logits beside the encoder's. On training images, as folders of 30 labels,
 # pixels gave 1 point and patches 2 more, from shares of a half on, and alike of CIFAR-10 and of
-# Fashion-MNIST; 64 or 100 patterns gave no more than 32.
-SHARES: dict[Features, float] = {"encoder": 1.0, "patches": 1.0, "pixels": 0.75}
+# Fashion-MNIST; 64 or 100 patterns gave no more than 32. Shares of 1 to 2 for a second encoder came
+# to the same, give or take half a point.
+SHARES: dict[Features, float] = {"encoder": 1.0, "second": 1.5, "patches": 1.0, "pixels": 0.75}
 # C of a head near the one that was trained together with the encoder. An encoder that has met a
 # label answers it better than others, also where it is held out; so cross-validation would choose
 # too weak a penalty. It cost 0.3 to 2 points on training images of Fashion-MNIST and CIFAR-10.
 NEAR = 0.01
 # beside such a head, whose logits are smaller
-NEAR_SHARES: dict[Features, float] = {"encoder": 1.0, "patches": 1.0, "pixels": 0.5}
+NEAR_SHARES: dict[Features, float] = {**SHARES, "pixels": 0.5}
+ENCODERS: tuple[Features, ...] = ("encoder", "second")  # what the experts on them are called
 
 
 Fitted = Components | Patches  # to a client's own images, without labels
+
+
+class Trained(NamedTuple):
+    """An encoder, and the head that was trained together with it, if there is one."""
+
+    encoder: nn.Module
+    head: Head | None = None
 
 
 class Expert(NamedTuple):
@@ -102,14 +112,13 @@ class Encoded:
         return sum(expert.samples.features.numel() for expert in self.experts)
 
 
-def parts_for(
+def fitted_parts(
     settings: PersonalSettings,
-    encoder: nn.Module,
     images: Tensor,
     normalization: Normalization,
     memory: Memory = FORGETFUL,
-) -> list[nn.Module]:
-    """The encoder, and beside it what the settings ask for, fitted to these images."""
+) -> list[Fitted]:
+    """What the settings ask for beside encoders, fitted to these images."""
     kinds: list[tuple[type[Fitted], int]] = []
     if settings.features == "patches":
         kinds.append((Patches, settings.patterns))
@@ -119,7 +128,7 @@ def parts_for(
     for part, (kind, count) in zip(parts, kinds, strict=True):
         (tensors,) = memory.recall(_fitted, [(images, normalization)], kind, count)
         put(part, dict(zip(sorted(take(part)), tensors, strict=True)))
-    return [encoder, *parts]
+    return parts
 
 
 def _unfitted(kind: type[Fitted], images: Tensor, count: int) -> Fitted:
@@ -141,35 +150,39 @@ def _fitted(
 
 
 def encode_client(
-    parts: Sequence[nn.Module],
+    trained: Sequence[Trained],
+    fitted: Sequence[Fitted],
     images: Tensor,
     labels: Tensor,
     normalization: Normalization,
     classes: int,
     generator: torch.Generator,
-    prior: Head | None = None,
     met_labels: bool = False,
     memory: Memory = FORGETFUL,
 ) -> Encoded:
     """All of a client's images, the ``labels`` [n] being those of the first n.
 
-    Features are standardised by all of them. ``prior`` is a head of the first part's features;
-    with ``met_labels`` it was trained on these labels, and so was that part. ``generator`` deals
-    the labels into folds. ``memory`` is for what only the images and labels decide.
+    Features are standardised by all of them. With ``met_labels`` what is trained has met these
+    labels. ``generator`` deals the labels into folds. ``memory`` is for what only the images and
+    labels decide.
     """
-    experts: list[Expert] = []
-    near = NEAR if met_labels and prior is not None else None
+    near = NEAR if met_labels and trained[0].head is not None else None
     shares = SHARES if near is None else NEAR_SHARES
-    for i, part in enumerate(parts):
+
+    def expert(name: Features, part: nn.Module) -> Expert:
         raw = encode(part, images, normalization)
         by = common_scaling(raw) if isinstance(part, Pixels | Components) else scaling(raw)
         samples = Samples(standardise(raw[: len(labels)], by), labels)
-        if i == 0:
-            towards = unfold(prior, by) if prior is not None else None
-            experts.append(Expert("encoder", part, shares["encoder"], by, samples, towards, near))
-        else:
-            name: Features = "patches" if isinstance(part, Patches) else "pixels"
-            experts.append(Expert(name, part, shares[name], by, samples, None, None, memory))
+        return Expert(name, part, shares[name], by, samples, None)
+
+    experts: list[Expert] = []
+    for name, (encoder, head) in zip(ENCODERS, trained, strict=False):
+        seen = expert(name, encoder)
+        prior = unfold(head, seen.scaling) if head is not None else None
+        experts.append(seen._replace(prior=prior, strength=near))
+    for part in fitted:
+        seen = expert("patches" if isinstance(part, Patches) else "pixels", part)
+        experts.append(seen._replace(memory=memory))
     return Encoded(experts, classes, stratified(labels.cpu(), FOLDS, generator))
 
 

@@ -45,14 +45,16 @@ def build_part(spec: PartSpec, problem: Problem) -> nn.Module:
 
 
 def in_words(specs: tuple[PartSpec, ...]) -> str:
-    named = [
+    encoders = sum(spec.kind == "encoder" for spec in specs)
+    named = ["the encoder"] if encoders == 1 else [f"{encoders} encoders"] if encoders else []
+    named += [
         {
-            "encoder": "the encoder",
             "patches": f"{spec.count} patterns of patches",
             "components": f"{spec.count} principal components of the pixels",
             "pixels": "pixels",
             "nothing": "nothing at all",
         }[spec.kind]
         for spec in specs
+        if spec.kind != "encoder"
     ]
     return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))

@@ -16,11 +16,14 @@ from calibre.local.features import encode
 from calibre.local.sgd import SGD, Batch, train
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
+from calibre.models.fixed import Components
 from calibre.models.network import Classifier, Head
+from calibre.models.patches import Patches
 from calibre.personal.cross_validation import strengths_for
 from calibre.personal.frozen_head import CAUTION
 from calibre.personal.holdout import HeldOut, cross_validate
 from calibre.personal.model import (
+    SECOND,
     Personal,
     Prepared,
     count_right,
@@ -149,8 +152,11 @@ def finetune(site: Site, choice: HeadChoice | None, curves: Curves | None = None
 def _own_tensors(network: Classifier) -> Tensors:
     assert isinstance(network.encoder, SideBySide)
     parts = list(network.encoder.encoders)
-    encoder = {f"encoder.{name}": tensor for name, tensor in take(parts[0]).items()}
-    return {**encoder, **part_tensors(parts[1:]), **head_tensors(Head.of(network.head))}
+    own = {**part_tensors(parts[1:]), **head_tensors(Head.of(network.head))}
+    encoders = [part for part in parts if not isinstance(part, Components | Patches)]
+    for part, name in zip(encoders, ("encoder", f"{SECOND}.encoder"), strict=False):
+        own |= {f"{name}.{tensor}": value for tensor, value in take(part).items()}
+    return own
 
 
 def _less_surprised(one: HeldOut, other: HeldOut) -> bool:

@@ -20,6 +20,8 @@ from calibre.personal.holdout import HeldOut
 from calibre.personal.pooling import Curves
 from calibre.tensors import Tensors, belongs, put, take
 
+SECOND = "second"  # the part of a network that is a second one, with an encoder and a head
+
 
 class TestSet(NamedTuple):
     images: Tensor  # uint8 [n, H, W, C]
@@ -103,12 +105,17 @@ def own_encoder(kept: Tensors | None) -> Tensors:
 
 
 def part_tensors(parts: Sequence[nn.Module]) -> Tensors:
-    """How further parts beside the encoder are kept: ``parts.1.directions`` and so on."""
+    """How further parts beside the encoder are kept: ``parts.1.directions`` and so on.
+
+    Of the network's second encoder, which is not the client's own, it is kept that it is one.
+    """
     kept: Tensors = {}
     for i, part in enumerate(parts, start=1):
-        assert isinstance(part, Components | Patches)
-        kept |= {f"parts.{i}.{name}": tensor for name, tensor in take(part).items()}
-        kept[f"parts.{i}.side"] = torch.tensor(part.side)
+        if isinstance(part, Components | Patches):
+            kept |= {f"parts.{i}.{name}": tensor for name, tensor in take(part).items()}
+            kept[f"parts.{i}.side"] = torch.tensor(part.side)
+        else:
+            kept[f"parts.{i}.{SECOND}"] = torch.tensor(1)
     return kept
 
 
@@ -120,9 +127,10 @@ def as_classifier(method: Method, network: nn.Module, own: Tensors) -> tuple[lis
     known = network.state_dict().keys()
     head = Head(own["head.weight"], own["head.bias"]) if "head.weight" in own else None
     encoder = network.get_submodule("encoder")
-    if head is not None and all(belongs(name, ("encoder", "head", "parts")) for name in own):
-        put(network, {name: t for name, t in own.items() if belongs(name, ("encoder",))})
-        return [encoder, *_further_parts(own)], head
+    known_parts = ("encoder", "head", SECOND, "parts")
+    if head is not None and all(belongs(name, known_parts) for name in own):
+        put(network, {name: t for name, t in own.items() if belongs(name, ("encoder", SECOND))})
+        return [encoder, *_further_parts(own, network)], head
     put(network, {name: tensor for name, tensor in own.items() if name in known})
     if added := sorted(own.keys() - known):
         raise UserError(
@@ -132,17 +140,19 @@ def as_classifier(method: Method, network: nn.Module, own: Tensors) -> tuple[lis
     return method.classifier(network)
 
 
-def _further_parts(own: Tensors) -> list[nn.Module]:
+def _further_parts(own: Tensors, network: nn.Module) -> list[nn.Module]:
     """Those that :func:`part_tensors` kept."""
     kept: dict[int, Tensors] = {}
     for name, tensor in own.items():
         if belongs(name, ("parts",)):
             _, number, own_name = name.split(".", 2)
             kept.setdefault(int(number), {})[own_name] = tensor
-    return [_part(kept[number]) for number in sorted(kept)]
+    return [_part(kept[number], network) for number in sorted(kept)]
 
 
-def _part(tensors: Tensors) -> nn.Module:
+def _part(tensors: Tensors, network: nn.Module) -> nn.Module:
+    if SECOND in tensors:
+        return network.get_submodule(f"{SECOND}.encoder")
     held = dict(tensors)
     side = int(held.pop("side"))
     part: nn.Module

@@ -18,7 +18,7 @@ STRENGTHS = tuple(10 ** (step / 2) for step in range(-8, 3))
 PSEUDO = 100.0  # labels that the curve of all clients counts as, beside a client's own
 WORST = 1e4  # of a mean loss: what is larger is as bad
 
-Features = Literal["encoder", "patches", "pixels"]  # what an expert looks at
+Features = Literal["encoder", "second", "patches", "pixels"]  # what an expert looks at
 MeanLoss = Annotated[float, Field(ge=0)]
 
 

@@ -2,8 +2,8 @@
 
 Where the server has a head, a client's is shrunk towards it instead of towards zero. How strongly
 is chosen by cross-validation (:mod:`calibre.personal.pooling`), unless the encoder has met the
-labels. Heads on patches and pixels help it (:mod:`calibre.personal.encoded`). The heads of
-a group of clients are solved together.
+labels. Heads on patches, on pixels and on a second encoder help it
+(:mod:`calibre.personal.encoded`). The heads of a group of clients are solved together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,10 +18,10 @@ from calibre import rng
 from calibre.local.site import Site
 from calibre.methods.method import Method, ServerState
 from calibre.models.fixed import Nothing, Pixels
-from calibre.models.network import Head
+from calibre.models.network import Classifier, Head
 from calibre.personal.class_mix import class_mix, corrected, label_mix
 from calibre.personal.cross_validation import curves_of, held_out, logits_without, strengths_for
-from calibre.personal.encoded import Encoded, encode_client, parts_for
+from calibre.personal.encoded import Encoded, Trained, encode_client, fitted_parts
 from calibre.personal.frozen_head import CAUTION, HOW
 from calibre.personal.heads import Samples
 from calibre.personal.holdout import HeldOut
@@ -143,30 +143,43 @@ def _models(batch: Sequence[_Shown], choice: HeadChoice | None) -> list[Personal
 
 def encoded(site: Site) -> Encoded:
     """A client's images by its site's network."""
-    encoder = site.network.get_submodule("encoder")
+    trained = trained_parts(site)
     settings, norm = site.personal, site.normalization
-    if isinstance(encoder, Pixels | Nothing):  # a floor, which is what it is
+    if isinstance(trained[0].encoder, Pixels | Nothing):  # a floor, which is what it is
         settings = settings.model_copy(update={"features": "encoder"})
     return encode_client(
-        parts_for(settings, encoder, site.images, norm, site.memory),
+        trained,
+        fitted_parts(settings, site.images, norm, site.memory),
         site.images,
         site.labels[: site.labelled],
         norm,
         site.classes,
         rng.stream(site.seed, "folds", site.client),
-        prior_of(site),
         site.met_labels,
         site.memory,
     )
 
 
-def prior_of(site: Site) -> Head | None:
-    """The network's own head, which many clients or the client itself have trained; or None."""
-    linear = getattr(site.network, "head", None)
+def trained_parts(site: Site) -> list[Trained]:
+    """The network's encoder with its head; and the second network's, once a round has trained it.
+
+    Heads are those that many clients or the client itself have trained.
+    """
+    found = [Trained(site.network.get_submodule("encoder"), _trained_head(site, "head"))]
+    second = getattr(site.network, "second", None)
+    if isinstance(second, Classifier) and site.round > 0:
+        found.append(Trained(second.encoder, _trained_head(site, "second.head")))
+    return found
+
+
+def _trained_head(site: Site, name: str) -> Head | None:
+    if f"{name}.weight" not in site.initial:
+        return None
+    linear = site.network.get_submodule(name)
     if not isinstance(linear, nn.Linear):
         return None
     head = Head.of(linear)
-    untouched = torch.equal(head.weight.cpu(), site.initial["head.weight"])
+    untouched = torch.equal(head.weight.cpu(), site.initial[f"{name}.weight"])
     return None if untouched and site.round == 0 else head
 
 

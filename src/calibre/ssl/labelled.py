@@ -8,6 +8,8 @@ do not see it. The batch passes batch norm by itself, never mixed with a view.
 
 Only classes of which the client has a label take part in the softmax: what others know of the rest
 is not pushed away by a client that has never seen it.
+
+A second network beside the first, where it is asked for, learns from labels alone.
 """
 
 from typing import Annotated, Literal
@@ -17,6 +19,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from calibre.models.network import Classifier
 from calibre.sections import Count, Fraction
 from calibre.settings import Settings
 from calibre.ssl.objective import Objective, Pair, Step, Wrapped
@@ -30,6 +33,8 @@ class LabelTerm(Settings):
     batch: Annotated[int, Field(ge=2)] = 32  # labelled images in a step
     warmup: Fraction = 0.0  # share of the run in which beta grows to its full weight
     last_rounds: Count = 0  # at the end of the run, in which l_c is the whole loss
+    second: Count = 0  # passes over the labels, in each local epoch, of a second network beside the
+    # first, which learns from nothing else; 0: there is none
 
     def at(self, progress: float) -> float:
         """beta, after this share of the run."""
@@ -37,9 +42,15 @@ class LabelTerm(Settings):
 
 
 class WithLabels(Wrapped):
-    """The inner objective's network and a part ``head``."""
+    """The inner objective's network and a part ``head``; perhaps a part ``second``."""
 
-    def __init__(self, inner: Objective, head: nn.Linear, settings: LabelTerm) -> None:
+    def __init__(
+        self,
+        inner: Objective,
+        head: nn.Linear,
+        settings: LabelTerm,
+        second: Classifier | None = None,
+    ) -> None:
         super().__init__(inner)
         self.settings = settings
         self.head = head
@@ -47,6 +58,9 @@ class WithLabels(Wrapped):
             self.shared = (*inner.shared, "head")
         else:
             self.kept = (*inner.kept, "head")
+        if second is not None:
+            self.second = second
+            self.shared = (*self.shared, "second")
 
     def forward(self, a: Tensor, b: Tensor, step: Step) -> Pair:
         pair: Pair = self.inner(a, b, step)

@@ -35,6 +35,7 @@ MEANINGS = {
     "l_p": "the prototypes of one view against those of the other",
     "l_n": "images of one view told apart by the prototypes of the other",
     "l_c": "labelled images: how wrong the classes are that the network gives them",
+    "l_second": "the same by the second network, which learns from labels alone",
     "clusters": "groups of images that both views have, and that become prototypes",
     "dropped": "images whose group is in one view alone, and that no prototype speaks for",
     "divergence": "how far images lie from their prototypes: weights the client's update",
