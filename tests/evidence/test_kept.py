@@ -62,6 +62,13 @@ def test_an_entry_tells_what_a_run_came_to_and_where_it_comes_from(finished, evi
     assert told.passes == pytest.approx(expected / images, abs=0.005)
 
 
+def test_what_others_hold_is_not_told_where_novel_clients_alone_have_models(tiny, tmp_path):
+    rounds.run(tiny("method.name=fedavg-ft", "personal.clients=novel"), tmp_path / "run")
+    told = Evidence(tmp_path / "evidence").add(tmp_path / "run", SOURCE).origin
+    assert told.images > 0
+    assert told.passes is None
+
+
 def found_events(place):
     from calibre.report import runs
 

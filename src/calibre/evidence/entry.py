@@ -41,7 +41,9 @@ class Origin(Settings):
     versions: dict[str, str]  # of Python and torch
     seconds: float
     images: Count  # that training looked at in all rounds, a pair of views as one
-    passes: float  # the same, by the number of images that training clients hold
+    # the same, by the number of images that training clients hold; None where novel ones alone have
+    # models: the table of clients does not tell what the others hold
+    passes: float | None
     checksum: str = ""  # of everything else in the entry
 
 
@@ -89,7 +91,7 @@ def write_entry(ledger: Path, finished: Path, source: Source) -> LedgerEntry:
     """Copy what a finished run came to into the ledger, whole or not at all."""
     run = runs.read(finished)
     _check_results(run)
-    held = [row for row in run.clients if not row.novel]
+    held = sum(row.samples + row.unlabelled for row in run.clients if not row.novel)
     images = run.metrics.images or 0
     told = Origin(
         results=RESULTS,
@@ -99,7 +101,7 @@ def write_entry(ledger: Path, finished: Path, source: Source) -> LedgerEntry:
         versions={k: v for k, v in _starts(run)[-1].versions.items() if k != "results"},
         seconds=round(run.metrics.seconds, 1),
         images=images,
-        passes=round(images / max(1, sum(row.samples + row.unlabelled for row in held)), 2),
+        passes=round(images / held, 2) if held else None,
     )
     place = ledger / run.experiment.folder_name
     making = ledger / f".{place.name}.{os.getpid()}"
