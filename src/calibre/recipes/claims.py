@@ -9,6 +9,8 @@ from calibre.recipes.recipe import Verdict
 from calibre.report.metrics import ByGroup, Group
 
 OURS = "Calibre (SimCLR)"
+LABELLED = f"{OURS} with labels"
+TWO = f"{LABELLED}, two networks"
 Runs = Mapping[str, Sequence[ByGroup]]  # metrics by method, one per seed
 NOT_RUN: tuple[Verdict, str] = (
     "not comparable at this scale", "a method of the claim was not run",

@@ -11,8 +11,8 @@ from itertools import pairwise, product
 from typing import Any, Literal
 
 from calibre.experiment import Experiment
-from calibre.recipes.campaign import NONE, WITH_LABELS
-from calibre.recipes.claims import OURS
+from calibre.recipes.campaign import NONE, TWO_NETWORKS, WITH_LABELS
+from calibre.recipes.claims import LABELLED, OURS, TWO
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import LONGER, Scale, experiment, method
 from calibre.recipes.wide_table import SURE
@@ -194,13 +194,18 @@ BUDGETS = (
         (5, 10, 20, 40, 80, None),
         FREE,
         ("calibre/simclr", "pfl-ssl/simclr", "pixels"),
-        (("calibre/simclr", WITH_LABELS), ("fedavg-ft", NONE), ("fedper", NONE), ("local", NONE)),
+        (
+            ("calibre/simclr", WITH_LABELS),
+            ("calibre/simclr", TWO_NETWORKS),
+            *((name, NONE) for name in ("fedavg-ft", "fedper", "local")),
+        ),
         (
             (f"{OURS}{TYPICAL}", OURS),
             (f"pFL-SimCLR{TYPICAL}", "pFL-SimCLR"),
             (OURS, "pFL-SimCLR"),
-            (f"{OURS} with labels", OURS),
-            *product((f"{OURS}{TYPICAL}", f"{OURS} with labels"), ("FedAvg-FT", "FedPer")),
+            (LABELLED, OURS),
+            (TWO, LABELLED),
+            *product((f"{OURS}{TYPICAL}", LABELLED, TWO), ("FedAvg-FT", "FedPer")),
             *product((f"{OURS}{TYPICAL}",), ("local only", "own pixels")),
         ),
     ),

@@ -21,12 +21,18 @@ WITH_MOMENTUM = (
     "ditto", "apfl", "fedproto",
 )  # fmt: skip
 WITHOUT_MOMENTUM = ("local", "scaffold-ft", "perfedavg", "perfedavg-hf")
-# each wide enough that the best lies inside; where it does not, the table says so
-GRIDS: dict[str, tuple[float, ...]] = {
+USUAL: dict[str, tuple[float, ...]] = {
     **{f"pfl-ssl/{objective}": (0.003, 0.01, 0.03, 0.1, 0.3) for objective in SELF_SUPERVISED},
     **dict.fromkeys(WITH_MOMENTUM, (0.001, 0.003, 0.01, 0.03, 0.1)),
     **dict.fromkeys(WITHOUT_MOMENTUM, (0.01, 0.03, 0.1, 0.3)),
 }
+# beyond an edge at which the best was, until it lies inside
+WIDER: dict[str, tuple[float, ...]] = {
+    "pfl-ssl/simclr": (0.001,), "pfl-ssl/swav": (1.0,), "pfl-ssl/smog": (1.0,),
+    "fedavg-ft": (0.0003,), "fedprox-ft": (0.0003,), "scaffold-ft": (0.003,),
+    "perfedavg": (0.003,), "perfedavg-hf": (0.003,),
+}  # fmt: skip
+GRIDS = {name: (*grid, *WIDER.get(name, ())) for name, grid in USUAL.items()}
 
 
 def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:

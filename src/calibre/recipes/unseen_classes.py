@@ -11,7 +11,7 @@ from typing import Any
 
 from calibre.experiment import Experiment
 from calibre.recipes.campaign import CALIBRATION, LABELS, NONE, SELF_SUPERVISED
-from calibre.recipes.claims import OURS
+from calibre.recipes.claims import LABELLED, OURS
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import Scale, experiment, method
 from calibre.recipes.wide_table import in_words
@@ -28,7 +28,7 @@ METHODS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *((name, NONE) for name in ("fedavg-ft", "fedper", "fedrep", "local", "pixels", "untrained")),
 )
 PAIRS = (
-    *CALIBRATION, *LABELS, *product((OURS, f"{OURS} with labels"), ("FedAvg-FT", "local only")),
+    *CALIBRATION, *LABELS, *product((OURS, LABELLED), ("FedAvg-FT", "local only")),
 )  # fmt: skip
 
 
