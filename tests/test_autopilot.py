@@ -1,6 +1,7 @@
 """Settings for a user's own data: from facts alone."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from calibre.autopilot import choose, fill, for_data
 from calibre.data.facts import Facts
 from calibre.data.sources import facts
 from calibre.errors import UserError
-from calibre.experiment import Experiment
+from calibre.experiment import Experiment, read
 from calibre.sections import DataSettings
 from calibre.settings import validate
 from tests.data.test_intake import fill as draw_federation
@@ -181,6 +182,17 @@ def test_a_second_network_goes_over_the_labels_as_often_as_time_allows():
     first = values["training.rounds"] - values["method.labels.last_rounds"]
     passes = values["method.labels.second"] * values["training.rounds"] * values["training.epochs"]
     assert passes <= 2 * 1.5 * first * values["training.epochs"]  # about as long as two views take
+
+
+def test_the_example_for_sites_is_what_would_be_chosen_for_them():
+    table = np.zeros((8, 10), int)
+    table[:, :5] = 6
+    sites = replace(HOSPITALS, table=table, tested=True, unlabelled=8 * 340, channels=3)
+    filled, _ = fill({}, choose(sites))
+    example = read(Path("examples/sites.toml")).model_dump()
+    chosen = validate(Experiment, filled).model_dump()
+    for section in ("network", "training", "method", "views", "personal"):
+        assert example[section] == chosen[section]
 
 
 def test_a_second_network_is_chosen_with_the_users_rounds_but_not_in_vain(tmp_path):

@@ -152,7 +152,10 @@ def site_check(
         for row in sent:
             tensors.add_row(row["part"], f"{row['numbers']:,}", f"{row['bytes']:,}")
         Console().print(tensors)
-    print("besides: losses and other monitors of training, seconds, and the accuracy at the end")
+    print(
+        "besides: losses and other monitors of training, and seconds; at the end the accuracy, and "
+        "how heads did in cross-validation, summed up"
+    )
 
 
 @site.command("start")
