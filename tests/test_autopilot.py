@@ -184,6 +184,15 @@ def test_a_second_network_goes_over_the_labels_as_often_as_time_allows():
     assert passes <= 2 * 1.5 * first * values["training.epochs"]  # about as long as two views take
 
 
+@pytest.mark.parametrize(("rounds", "epochs"), [(None, None), (60, 1), (60, 3), (400, 1), (5, 3)])
+def test_it_goes_over_the_labels_as_often_whatever_the_rounds_are(rounds, epochs):
+    few = replace(HOSPITALS, table=np.full((8, 5), 12), tested=True, unlabelled=8 * 340)
+    values = {c.key: c.value for c in choose(few, True, rounds, epochs)}
+    passes = values["training.rounds"] * values["training.epochs"] * values["method.labels.second"]
+    assert 450 < passes <= 800 or values["method.labels.second"] == 10  # the most in an epoch
+    assert (rounds is None) == ("method.labels.last_rounds" in values)
+
+
 def test_the_example_for_sites_is_what_would_be_chosen_for_them():
     table = np.zeros((8, 10), int)
     table[:, :5] = 6
@@ -206,4 +215,5 @@ def test_a_second_network_is_chosen_with_the_users_rounds_but_not_in_vain(tmp_pa
     assert second(training={"rounds": 0}) == 0  # nothing would train it
     assert second(privacy={"clip": 1.0}) == 0  # noise on twice as much
     assert second(method={"exchange": "encoder"}) == 0  # nor would it travel
+    assert second(personal={"head": "paper"}) == 0  # nor be looked at
     assert second(method={"labels": {"second": 7}}) == 7

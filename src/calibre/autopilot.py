@@ -27,6 +27,7 @@ LAST = 120  # passes over the labels in rounds on them alone, at the most; they 
 LAST_SHARE = 0.25  # of the time of self-supervision, which they may take
 SECOND = 600  # passes over the labels by the second network, at the most: half as many were up to
 # two points worse on training images of CIFAR-10
+MOST_IN_EPOCH = 10  # of them: with more, clients' networks would drift too far apart in a round
 STEPS = 100  # that a client which trains alone should take
 FEW_CLIENTS = 10  # all of them train in every round
 LARGE = 64  # pixels, from which on ResNets have a stem for large images
@@ -65,22 +66,27 @@ def for_found(values: Mapping[str, Any], place: str) -> tuple[Chosen, sources.Fo
     own: Experiment = validate(Experiment, decided)
     found = sources.locate(own.data)
     labels = getattr(own.method, "labels", None)  # how they take part in training, if they may
-    rounds = flat(decided).get("training.rounds")
+    rounds, epochs = (flat(decided).get(f"training.{key}") for key in ("rounds", "epochs"))
     on_labels = labels is not None and labels.weight > 0 and rounds != 0
-    facts = sources.facts(own.data, found)
-    choices = choose(facts, on_labels, ends_on_labels=rounds is None)
-    # a client's bounded change would be shared out over two networks, or one of them not be sent
-    if own.privacy.clip is not None or getattr(own.method, "exchange", "model") == "encoder":
+    choices = choose(sources.facts(own.data, found), on_labels, rounds, epochs)
+    alone = (
+        own.privacy.clip is not None  # a client's bounded change would be shared by two networks
+        or getattr(own.method, "exchange", "model") == "encoder"  # it would not be sent
+        or own.personal.head == "paper"  # nor looked at
+    )
+    if alone:
         choices = [choice for choice in choices if choice.key != "method.labels.second"]
     filled, reasons = fill(decided, choices)
     experiment: Experiment = validate(Experiment, filled)
     return Chosen(experiment, reasons), found
 
 
-def choose(facts: Facts, on_labels: bool = True, ends_on_labels: bool = True) -> list[Choice]:
-    """What to train, and for how long.
+def choose(
+    facts: Facts, on_labels: bool = True, rounds: int | None = None, epochs: int | None = None
+) -> list[Choice]:
+    """What to train, and for how long, where ``rounds`` and ``epochs`` are not decided.
 
-    ``on_labels``: labels take part in training; ``ends_on_labels``: the last rounds may be theirs.
+    ``on_labels``: labels take part in training; rounds that are open may end on them alone.
     """
     classes = facts.table.shape[1]
     if classes < 2:
@@ -99,7 +105,7 @@ def choose(facts: Facts, on_labels: bool = True, ends_on_labels: bool = True) ->
         _size(facts, side),
         *federation,
         *_network(side),
-        *_rounds(clients, each, labelled if on_labels else 0, side, ends_on_labels),
+        *_rounds(clients, each, labelled if on_labels else 0, side, (rounds, epochs)),
         Choice("method.sgd.batch", batch, f"a client trains on about {each:,.0f} images"),
         Choice(
             "method.prototypes.clusters",
@@ -188,7 +194,11 @@ def _cost(side: float) -> float:
 
 
 def _rounds(
-    clients: int, each: float, labelled: float, side: float, ends_on_labels: bool
+    clients: int,
+    each: float,
+    labelled: float,
+    side: float,
+    decided: tuple[int | None, int | None],  # rounds, and epochs of each
 ) -> list[Choice]:
     if clients <= FEW_CLIENTS:
         per_round, who = clients, "all of them, since they are few"
@@ -196,9 +206,9 @@ def _rounds(
         per_round = min(2 * FEW_CLIENTS, max(FEW_CLIENTS, clients // 5))
         who = f"of {clients:,}, who take turns"
     images = per_round * each
-    epochs = int(max(1, min(3, PASSES / (MOST_ROUNDS * images * _cost(side)))))
+    epochs = decided[1] or int(max(1, min(3, PASSES / (MOST_ROUNDS * images * _cost(side)))))
     passes = images * epochs * _cost(side)  # in a round
-    rounds = int(max(10, min(MOST_ROUNDS, PASSES / passes)))
+    rounds = decided[0] or int(max(10, min(MOST_ROUNDS, PASSES / passes)))
     chosen = [
         Choice("training.clients_per_round", per_round, who),
         Choice("training.epochs", epochs, f"{images:,.0f} images in a round"),
@@ -208,16 +218,16 @@ def _rounds(
         return [*chosen, Choice("training.rounds", rounds, fits)]
     # a step on labels looks at one view of an image, and not at two
     alike = 2 * rounds * epochs * each / labelled  # passes over the labels that take as long
-    last = int(max(1, min(LAST, LAST_SHARE * alike) / epochs))
-    second = max(1, round(min(SECOND, alike) / ((rounds + last) * epochs)))
+    last = 0 if decided[0] else int(max(1, min(LAST, LAST_SHARE * alike) / epochs))
+    second = round(min(SECOND, alike) / ((rounds + last) * epochs))
     chosen.append(
         Choice(
             "method.labels.second",
-            second,
+            max(1, min(second, MOST_IN_EPOCH)),
             "a second network learns from labels alone: what two say together is right more often",
         )
     )
-    if not ends_on_labels:
+    if not last:
         return [*chosen, Choice("training.rounds", rounds, fits)]
     return [
         *chosen,

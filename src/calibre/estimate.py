@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from calibre.personal.pooling import pooled
 from calibre.personal.received import AsReceived
 from calibre.personal.solved_head import SolvedHead
 from calibre.personal.ways import way_of
+from calibre.tensors import Tensors
 from calibre.wording import duration
 
 TRIAL_IMAGES = 128
@@ -203,9 +204,17 @@ def _make_models(host: Host, role: str, clients: Sequence[int]) -> None:
     """As a run makes them, after its rounds: by all networks that these train."""
     state = host.initial_state(role)
     if role == METHOD and host.experiment.training.rounds:
-        state = dataclasses.replace(state, round=1)
+        state = dataclasses.replace(state, round=1, groups=_moved(state.groups))
     told = host.assess(state, role, clients)
     host.personalize(state, role, clients, pooled([*told.values()]) if told else None, told)
+
+
+def _moved(groups: Mapping[str, Tensors]) -> dict[str, Tensors]:
+    """A state that no longer is the start, which a network that nobody trained still is."""
+    return {
+        group: {n: 1.001 * t if t.is_floating_point() else t for n, t in tensors.items()}
+        for group, tensors in groups.items()
+    }
 
 
 def _trains_networks(experiment: Experiment, role: str) -> bool:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -144,7 +145,43 @@ def test_the_second_network_is_the_mean_over_those_who_have_labels(tiny):
     assert found["second.encoder.w"].tolist() == [2, 2]
     assert found["second.head.bias"].tolist() == [2, 2, 2]
     nobody = method.aggregate(start, sent[2:]).model
-    assert nobody["second.encoder.w"].tolist() == [8, 8]  # as it was sent back
+    assert nobody["encoder.w"].tolist() == [8, 8]
+    assert nobody["second.encoder.w"].tolist() == [9, 9]  # who has no labels has no say
+
+
+def test_rows_of_the_head_stay_where_nobody_has_labels(tiny):
+    method = tiny("method.name=calibre", *LABELS).method
+    start = ServerState(0, {"model": {"head.bias": torch.tensor([1.0, 2.0])}})
+    held = {"classes": torch.tensor([0, 0])}
+    sent = Update(0, 10, {"model": {"head.bias": torch.tensor([5.0, 6.0])}, "held": held},
+                  numbers={"divergence": 0.1})  # fmt: skip
+    assert method.aggregate(start, [sent]).model["head.bias"].tolist() == [1, 2]
+    noised = dataclasses.replace(sent, shared={"model": sent.shared["model"]})  # tells no classes
+    assert method.aggregate(start, [noised]).model["head.bias"].tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "said"),
+    [
+        ([1] * 10, 0, "labels of 10 classes trained, but has 0 labels"),
+        ([1] + [0] * 9, 1, "labels of 1 classes trained, but has 1 labels"),
+        ([1] * 10, 6, "labels of 10 classes trained, but has 6 labels"),
+        ([-7] + [0] * 9, 60, "not 0 or 1"),
+    ],
+)
+def test_a_client_cannot_say_that_it_holds_more_than_it_has(tiny, tmp_path, classes, labels, said):
+    home = host(tiny("method.name=pfl-ssl", *SECOND), tmp_path)
+    method, state = home.load("method").method, home.initial_state()
+    update = home.update(state, 0)
+    client = home.federation.client(0)
+    images = np.concatenate([client.labelled, client.unlabelled])
+    known = dataclasses.replace(client, labelled=images[:labels], unlabelled=images[labels:])
+    assert check_update(update, method, client, method.expected_update(state)) is None
+    lie = {**update.shared, "held": {"classes": torch.tensor(classes)}}
+    with pytest.raises(ValueError, match=said):
+        check_update(
+            dataclasses.replace(update, shared=lie), method, known, method.expected_update(state)
+        )
 
 
 def test_a_client_without_labels_sends_the_second_network_back_unchanged(tiny, tmp_path):
@@ -166,6 +203,8 @@ def test_a_second_network_needs_labels_and_a_way_to_the_server(tiny, tmp_path):
     assert tiny("method.name=calibre", *SECOND).method.label.endswith("with labels, two networks")
     with pytest.raises(UserError, match=r"method\.labels\.second"):
         tiny("method.name=calibre", *SECOND, "method.exchange=encoder")
+    apart = ("method.exchange=encoder", "method.labels.weight=0")
+    assert tiny("method.name=calibre", *SECOND, *apart).method.label == "Calibre (SimCLR)"
 
 
 def test_a_stopped_run_goes_on_with_both_networks(tiny, tmp_path):

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
+from calibre.experiment import read
 from calibre.personal import cross_validation, solved_head
 from calibre.personal.cross_validation import curves_of, held_out, strengths_for
 from calibre.personal.encoded import NEAR, NEAR_SHARES, SHARES
@@ -283,6 +284,18 @@ def test_a_second_network_is_one_more_expert_near_its_own_head(tiny, tmp_path):
     shown = SideBySide(parts).eval()(site.plain(home.prepared("method", state, 0).test.images))
     right = F.linear(shown, *head).argmax(1) == home.prepared("method", state, 0).test.labels
     assert right.sum() == model.correct
+
+
+def test_a_second_network_that_nobody_has_trained_takes_no_part(tiny, tmp_path):
+    one = read(tiny(*TWO), (), federation={"labels": None, "label_count": 1})
+    home = host(one, tmp_path)
+    method, start = home.load("method").method, home.initial_state()
+    state = method.aggregate(start, [home.update(start, client) for client in (0, 1)])
+    assert not torch.equal(
+        state.model["encoder.layers.0.weight"], start.model["encoder.layers.0.weight"]
+    )
+    novel = home.federation.novel_ids[0]
+    assert len(trained_parts(home.site("method", state, novel))) == 1
 
 
 def test_the_papers_head_looks_at_the_first_network_alone(tiny, tmp_path):

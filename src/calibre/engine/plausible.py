@@ -53,7 +53,18 @@ def check_update(
             raise ValueError(f"its {name} is {value:g}, not {numbers[name]}")
     for group in sorted(expected.keys() | update.shared.keys()):
         check_like(update.shared.get(group, {}), expected.get(group, {}))
+    if "held" in expected:
+        _check_classes(update.shared["held"]["classes"], len(held.labelled))
     check_size(update.shared, expected)
+
+
+def _check_classes(classes: torch.Tensor, labels: int) -> None:
+    """Of which classes a client says that it has labels; with one label nobody trains."""
+    if not torch.isin(classes, torch.tensor([0, 1])).all():
+        raise ValueError("its marks of classes with labels are not 0 or 1")
+    told = int(classes.sum())
+    if told > (labels if labels > 1 else 0):
+        raise ValueError(f"it says that labels of {told} classes trained, but has {labels} labels")
 
 
 def check_state(new: ServerState, old: ServerState) -> None:

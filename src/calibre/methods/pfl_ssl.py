@@ -46,7 +46,7 @@ class PflSsl(SelfSupervised):
 
     @model_validator(mode="after")
     def _second_travels(self) -> "PflSsl":
-        if self.labels.second and self.exchange == "encoder":
+        if self.labels.weight and self.labels.second and self.exchange == "encoder":
             raise UserError(
                 "method.labels.second trains a second network together, but method.exchange = "
                 "'encoder' sends the first encoder alone: set it to 'model'"
@@ -189,6 +189,7 @@ class ModelMean:
         self.whole = WeightedMean()
         self.second = WeightedMean()
         self.rows: dict[int, WeightedMean] = {}
+        self.told = False  # whether clients say which classes they hold; a noised mean does not
 
     @property
     def weight(self) -> float:
@@ -197,7 +198,10 @@ class ModelMean:
     def add(self, update: Update, weight: float) -> None:
         model = update.shared["model"]
         self.whole.add(model, weight)
-        held = update.shared.get("held", {}).get("classes", torch.empty(0)).nonzero()[:, 0]
+        if "held" not in update.shared:
+            return
+        self.told = True
+        held = update.shared["held"]["classes"].nonzero()[:, 0]
         for k in held:
             row = {name: tensor[k] for name, tensor in model.items() if is_row(name)}
             self.rows.setdefault(int(k), WeightedMean()).add(row, weight)
@@ -206,12 +210,13 @@ class ModelMean:
             self.second.add(second, weight)
 
     def result(self, before: Tensors) -> Tensors:
-        """The new model; a row that nobody added to stays as it was ``before``."""
+        """The new model; what nobody added to stays as it was ``before``."""
         model = self.whole.result()
-        if self.rows:
-            with suppress(EmptyMeanError):  # nobody who holds one weighs anything
+        if self.told:
+            by_labels = {n: t for n, t in before.items() if is_row(n) or belongs(n, ("second",))}
+            model |= {name: tensor.clone() for name, tensor in by_labels.items()}
+            with suppress(EmptyMeanError):  # nobody who has labels weighs anything
                 model |= self.second.result()
-            model |= {name: tensor.clone() for name, tensor in before.items() if is_row(name)}
             for k, mean in self.rows.items():
                 with suppress(EmptyMeanError):
                     for name, row in mean.result().items():

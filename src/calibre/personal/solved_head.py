@@ -36,7 +36,7 @@ from calibre.personal.model import (
 from calibre.personal.pooling import Curves, HeadChoice
 from calibre.personal.solve import HeadProblem, solve_heads
 from calibre.personal.trust import fit_temperature
-from calibre.tensors import Tensors
+from calibre.tensors import Tensors, take
 
 TOGETHER = 128  # clients whose heads are solved at once: enough to hide the cost of a call
 NUMBERS = 2**25  # of features held at once, about: clients beyond them wait for their turn
@@ -161,15 +161,24 @@ def encoded(site: Site) -> Encoded:
 
 
 def trained_parts(site: Site) -> list[Trained]:
-    """The network's encoder with its head; and the second network's, once a round has trained it.
+    """The network's encoder with its head; and the second network's, once somebody has trained it.
 
     Heads are those that many clients or the client itself have trained.
     """
     found = [Trained(site.network.get_submodule("encoder"), _trained_head(site, "head"))]
     second = getattr(site.network, "second", None)
-    if isinstance(second, Classifier) and site.round > 0:
+    if isinstance(second, Classifier) and _has_moved(site, "second.encoder"):
         found.append(Trained(second.encoder, _trained_head(site, "second.head")))
     return found
+
+
+def _has_moved(site: Site, part: str) -> bool:
+    """Whether a part of the network differs from the common start: somebody has trained it."""
+    tensors = take(site.network.get_submodule(part))
+    return any(
+        not torch.equal(tensor.cpu(), site.initial[f"{part}.{name}"])
+        for name, tensor in tensors.items()
+    )
 
 
 def _trained_head(site: Site, name: str) -> Head | None:
