@@ -80,13 +80,16 @@ def _description(
         "dirichlet": f"Every client's class mix is drawn from Dir({settings.alpha:g}) (D-non-iid)",
         "natural": "Every client holds the images of one owner",
     }[settings.scheme]
+    left = "all are used"
+    if unused["train"]:
+        left = f"{unused['train']:,} of {len(pool.train):,} are not used"
     return (
         f"{len(federation)} clients of {pool.name}: {federation.training} train, "
         f"{len(federation.novel_ids)} are novel and only personalise. {made}. A client has "
         f"{_words(spread['labelled'])} labelled and {_words(spread['unlabelled'])} unlabelled "
         f"images to train on, of {_words(spread['classes'])} of {len(pool.classes)} classes, "
         f"and {_words(spread['test'])} test images. {shared or 'No'} training images are held "
-        f"by more than one client; {unused['train']} of {len(pool.train)} are not used."
+        f"by more than one client; {left}."
     )
 
 

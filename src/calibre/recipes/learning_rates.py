@@ -28,7 +28,7 @@ USUAL: dict[str, tuple[float, ...]] = {
 }
 # beyond an edge at which the best was, until it lies inside
 WIDER: dict[str, tuple[float, ...]] = {
-    "pfl-ssl/simclr": (0.001,), "pfl-ssl/swav": (1.0,), "pfl-ssl/smog": (1.0,),
+    "pfl-ssl/simclr": (0.0003, 0.001), "pfl-ssl/swav": (1.0,), "pfl-ssl/smog": (1.0,),
     "fedavg-ft": (0.0003,), "fedprox-ft": (0.0003,), "scaffold-ft": (0.003,),
     "perfedavg": (0.003,), "perfedavg-hf": (0.003,),
 }  # fmt: skip
