@@ -181,7 +181,8 @@ def test_a_second_network_goes_over_the_labels_as_often_as_time_allows():
     values = chosen(every)
     first = values["training.rounds"] - values["method.labels.last_rounds"]
     passes = values["method.labels.second"] * values["training.rounds"] * values["training.epochs"]
-    assert passes <= 2 * 1.5 * first * values["training.epochs"]  # about as long as two views take
+    # a pass over two views takes twice as long; all of it about twice as long as all of that
+    assert 200 < passes <= 2 * 2.5 * first * values["training.epochs"]
 
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(None, None), (60, 1), (60, 3), (400, 1), (5, 3)])
