@@ -60,7 +60,19 @@ def test_what_makes_no_difference_is_said_so():
     recipe = all_recipes.find("objectives")
     found = recipe.conclude(made_up(recipe.experiments("cpu", [0]), lambda e: 0.5), "cpu")
     assert "Calibre (BYOL) and pFL-BYOL are not told apart on novel clients" in found.text
-    assert "ahead" not in found.text
+    assert "is ahead" not in found.text
+    assert "ahead in 0 of 12 comparisons, behind in 0 (p < 0.05 after Holm)" in found.text
+
+
+def test_where_calibration_gains_and_where_it_loses():
+    def accuracy(e):
+        kind = e.method.objective.name
+        gain = {"byol": 0.1, "swav": -0.1}.get(kind, 0)
+        return 0.5 + gain * (e.method.name == "calibre")
+
+    recipe = all_recipes.find("objectives")
+    found = recipe.conclude(made_up(recipe.experiments("cpu", [0, 1]), accuracy), "cpu")
+    assert "ahead in 2 of 12 comparisons, behind in 2 (p < 0.05 after Holm)" in found.text
 
 
 @pytest.mark.parametrize("name", ["main-comparison", "objectives", "larger-scale"])

@@ -5,7 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibre.recipes import table1
-from calibre.recipes.campaign import SCHEMES, by_method, panel_of
+from calibre.recipes.campaign import (
+    SCHEMES,
+    by_method,
+    in_short,
+    panel_of,
+    tests_of_calibration,
+)
 from calibre.recipes.claims import NOT_RUN
 from calibre.recipes.gathered import Gathered
 from calibre.recipes.label_budget import has_curve, series_of
@@ -20,7 +26,9 @@ from calibre.report.rows import Row, arrange, mean_of
 from calibre.report.runs import Run
 from calibre.wording import percent
 
-RESTS_ON = ("label-budget", "main-comparison", "larger-scale", "novel-classes", "table-1")
+RESTS_ON = (
+    "label-budget", "main-comparison", "larger-scale", "novel-classes", "objectives", "table-1",
+)  # fmt: skip
 HEADER = ("labels per client", "clients, images, encoder, methods", "best where it trained",
           "best at novel clients")  # fmt: skip
 MOST_NAMED = 3  # methods that are level with the best
@@ -43,6 +51,8 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
     if has_curve(series):
         pictures["curve"] = lambda: label_budgets(series)
         parts.append("![accuracy and fairness against labels per client](picture:curve)")
+    if calibration := tests_of_calibration(found["objectives"].runs):
+        parts.append(in_short(calibration))
     if claims := _claims(found):
         parts.append(
             "What the paper's claims came to at this scale, by its method without labels in "
