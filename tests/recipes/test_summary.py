@@ -43,8 +43,8 @@ def test_the_best_of_every_setting_and_who_is_level_with_it(found):
     few, many = lines["| 5"].split(" | "), lines["| 80"].split(" | ")
     assert few[1] == "20 of 400, Dir(0.3), cnn of width 16; 11 methods"
     # 60 %, and 0.95 points that the clients add
-    assert few[2] == "**Calibre (SimCLR)**, 61.0 %; level: Calibre (SimCLR), typical labels"
-    assert many[2] == "**FedAvg-FT**, 81.0 %; level: FedPer"
+    assert few[2] == "**Calibre (SimCLR)**, 61.0 %. Level: Calibre (SimCLR), typical labels"
+    assert many[2] == "**FedAvg-FT**, 81.0 %. Level: FedPer"
     assert many[3].startswith("**FedAvg-FT**, 82.5 %")
     assert "new classes |  | **FedAvg-FT**" in made.text
     assert "resnet18 of width 16" in made.text

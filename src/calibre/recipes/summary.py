@@ -139,8 +139,8 @@ def _best(rows: Sequence[Row], group: Group) -> str:
     said = f"**{best.label}**, {percent(mean_of(best, group))}"
     if level:
         more = len(level) - MOST_NAMED
-        named = ", ".join(level[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        said += f"; level: {named}"
+        named = "; ".join(level[:MOST_NAMED])  # some names have commas
+        said += f". Level: {named}{f'; and {more} more' if more > 0 else ''}"
     return said
 
 
