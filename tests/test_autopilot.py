@@ -213,6 +213,7 @@ def test_a_second_network_is_chosen_with_the_users_rounds_but_not_in_vain(tmp_pa
 
     assert second() > 0
     assert second(training={"rounds": 3}) > 0
+    assert second(training={"rounds": "3", "epochs": 2.0}) > 0  # numbers, as settings read them
     assert second(training={"rounds": 0}) == 0  # nothing would train it
     assert second(privacy={"clip": 1.0}) == 0  # noise on twice as much
     assert second(method={"exchange": "encoder"}) == 0  # nor would it travel

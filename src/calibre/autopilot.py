@@ -68,7 +68,9 @@ def for_found(values: Mapping[str, Any], place: str) -> tuple[Chosen, sources.Fo
     own: Experiment = validate(Experiment, decided)
     found = sources.locate(own.data)
     labels = getattr(own.method, "labels", None)  # how they take part in training, if they may
-    rounds, epochs = (flat(decided).get(f"training.{key}") for key in ("rounds", "epochs"))
+    said = flat(decided)
+    rounds = own.training.rounds if "training.rounds" in said else None
+    epochs = own.training.epochs if "training.epochs" in said else None
     on_labels = labels is not None and labels.weight > 0 and rounds != 0
     choices = choose(sources.facts(own.data, found), on_labels, rounds, epochs)
     alone = (
