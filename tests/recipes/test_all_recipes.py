@@ -17,7 +17,7 @@ from tests.report.in_memory import metrics
 
 OURS_ALONE = (
     "learning-rates", "digits", "main-comparison", "objectives", "larger-scale", "label-budget",
-    "labels-at-novel", "novel-classes", "calibration-forms",
+    "labels-at-novel", "novel-classes", "calibration-forms", "equal-images",
 )  # fmt: skip
 PAPER = {name: r for name, r in all_recipes.recipes().items() if name not in OURS_ALONE}
 

@@ -10,7 +10,7 @@ from calibre.settings import nearest
 
 MODULES = (
     "figures34", "table1", "embeddings", "learning_rates", "digits_demo", "campaign",
-    "label_budget", "unseen_classes", "calibration_forms",
+    "label_budget", "equal_images", "unseen_classes", "calibration_forms",
 )  # fmt: skip
 
 

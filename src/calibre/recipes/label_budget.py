@@ -59,14 +59,14 @@ class LabelBudget:
             for name, changes in self.needing:
                 table = method(name, scale, **changes)
                 labels = {"federation": {"label_count": budget} if budget else {}}
-                chosen.append(_build(table, scale, seed, labels))
+                chosen.append(build(table, scale, seed, labels))
         return chosen
 
     def _free(
         self, table: Mapping[str, Any], scale: Scale, seed: int, budget: int | None, choice: Choice
     ) -> Experiment:
         personal = {"labels": budget, "label_choice": choice, "clients": self.clients}
-        return _build(table, scale, seed, {"personal": personal})
+        return build(table, scale, seed, {"personal": personal})
 
     def conclude(self, runs: Sequence[Run], scale: Scale) -> Conclusion:
         """Tables, the picture, and who is ahead of whom with how many labels."""
@@ -74,15 +74,16 @@ class LabelBudget:
         if not has_curve(series):
             return Conclusion("So far of one number of labels alone: that makes no curve.")
         groups: list[Group] = ["train", "novel"] if self.clients == "all" else ["novel"]
-        parts = [_table(series, group, measure) for group in groups for measure in MEASURES]
+        parts = [table_of(series, group, measure) for group in groups for measure in MEASURES]
         parts.append("![against labels per client](picture:curve)")
         parts.append("\n".join(f"- {said}." for said in leads(series, self.pairs, groups)))
         return Conclusion("\n\n".join(parts), {"curve": lambda: label_budgets(series)})
 
 
-def _build(
+def build(
     table: Mapping[str, Any], scale: Scale, seed: int, more: Mapping[str, Mapping[str, Any]]
 ) -> Experiment:
+    """A run of these curves, with ``more`` changes by section."""
     sections = LONGER[scale].keys() | more.keys()
     changes = {name: {**LONGER[scale].get(name, {}), **more.get(name, {})} for name in sections}
     return experiment("cifar10", "dirichlet", scale, table, seed, changes=changes)
@@ -119,7 +120,8 @@ def has_curve(series: Mapping[str, Mapping[int, Row]]) -> bool:
     return len({budget for by_budget in series.values() for budget in by_budget}) > 1
 
 
-def _table(series: Mapping[str, Mapping[int, Row]], group: Group, measure: str) -> str:
+def table_of(series: Mapping[str, Mapping[int, Row]], group: Group, measure: str) -> str:
+    """One line per series, one column per number of labels, as Markdown."""
     title, scale, digits = MEASURES[measure]
     budgets = sorted({budget for by_budget in series.values() for budget in by_budget})
     head = [f"{KINDS[group]} clients: {title}", *(f"{budget} labels" for budget in budgets)]

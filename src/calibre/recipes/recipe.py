@@ -35,3 +35,15 @@ class Recipe:
     conclude: Callable[[Sequence[Run], Scale], Conclusion]  # also from some of them
     seeds: int = 3  # that a reader should ask for
     models: bool = False  # whether it is concluded from the runs' models, not only their figures
+
+
+def by_name(
+    runs: Sequence[Run], wanted: Mapping[str, Sequence[Experiment]]
+) -> dict[str, list[Run]]:
+    """The runs of these experiments, in their order; a name without any is left out."""
+    held = {run.experiment.hash(): run for run in runs}
+    found = {
+        name: [held[hash_] for e in experiments if (hash_ := e.hash()) in held]
+        for name, experiments in wanted.items()
+    }
+    return {name: own for name, own in found.items() if own}
