@@ -8,6 +8,8 @@ from calibre.report.metrics import ClientResult
 from calibre.report.runs import Run
 from tests.report.in_memory import metrics
 
+GROUP = {"clients": 9, "mean": 0.7, "std": 0.0}
+
 
 def results(values, seeds=2, wobble=0.0):
     """Runs that came out as ``values``: cell -> (mean, std), in percent."""
@@ -18,8 +20,12 @@ def results(values, seeds=2, wobble=0.0):
         mean, std = values[table1.cell(experiment)]
         shift = wobble * (-1) ** experiment.seed
         group = {"clients": 20, "mean": (mean + shift) / 100, "std": std / 100}
-        made.append(Run(Path(), experiment, metrics(train=group), ()))
+        made.append(Run(Path(), experiment, metrics(train=group), clients([mean / 100])))
     return made
+
+
+def clients(accuracies):
+    return tuple(ClientResult(i, "", False, 9, 0, 9, 3, a, {}) for i, a in enumerate(accuracies))
 
 
 def test_twelve_cells_a_seed_that_differ_in_the_two_terms_alone():
@@ -83,11 +89,31 @@ def test_the_weighting_alone_is_told_apart_from_none():
     for e in table1.experiments("cpu", [0]):
         if table1.cell(e) == ("simclr", "none") and table1.form(e) in ("solved", None):
             right = 0.7 if table1.form(e) == "solved" else 0.6
-            clients = [ClientResult(i, "", False, 9, 0, 9, 3, right, {}) for i in range(9)]
             figures = metrics(train={"clients": 9, "mean": right, "std": 0.0})
-            made.append(Run(Path(), e, figures, tuple(clients)))
+            made.append(Run(Path(), e, figures, clients([right] * 9)))
     text = table1.conclude(made, "cpu").text
     assert (
         "**SimCLR weighted by divergence is ahead of SimCLR weighted by size** on trained clients "
         "by 10.00 ± 0.00 points (p = 0.004)"  # two sides of 2^-9
     ) in text
+
+
+def test_terms_that_change_accuracy_are_told_apart_and_no_others():
+    accuracies = {
+        ("swav", "L_n"): [0.65] * 9,
+        ("smog", "both"): [0.71, 0.69, 0.72, 0.68, 0.7, 0.7, 0.71, 0.69, 0.7],
+    }
+    made = [
+        Run(Path(), e, metrics(train=GROUP), clients(accuracies.get(table1.cell(e), [0.7] * 9)))
+        for e in table1.experiments("cpu", [0, 1])
+        if table1.form(e) == "solved"
+    ]
+    text = table1.conclude(made, "cpu").text
+    assert "In 1 of 9 paired tests over clients one term or both are told apart from none" in text
+    assert (
+        "- **SwAV with none is ahead of SwAV with L_n** on trained clients by 5.00 ± 0.00 points "
+        "(p < 0.001)."  # two sides of 2^-18, nine tests
+    ) in text
+    lost = [run for run in made if table1.cell(run.experiment) != ("swav", "L_n")]
+    text = table1.conclude(lost, "cpu").text
+    assert "In none of 8 paired tests over clients one term or both are told apart" in text

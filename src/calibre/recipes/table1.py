@@ -76,12 +76,12 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     parts = []
     for name, title in FORMS.items():
         if own := [run for run in runs if form(run.experiment) == name]:
-            parts += [f"**{title}**", _table(own)]
+            parts += [f"**{title}**", _table(own), _told_apart(own)]
     weighting = [f"- {words}." for words in _weighting(runs)]
     if weighting:
         parts += ["**Weighting by divergence alone, against none** (solved heads)"]
         parts += ["\n".join(weighting)]
-    return Conclusion("\n\n".join(parts))
+    return Conclusion("\n\n".join(part for part in parts if part))
 
 
 def _table(runs: Sequence[Run]) -> str:
@@ -120,6 +120,27 @@ def _measured(
         means.setdefault(key, []).append(100 * group.measure("mean"))
         stds.setdefault(key, []).append(100 * group.measure("std"))
     return means, stds
+
+
+def _told_apart(runs: Sequence[Run]) -> str:
+    """Which terms change an objective's accuracy, by tests over clients; of runs of one form."""
+    rows = {
+        key: Row(f"{OBJECTIVES[key[0]]} with {key[1]}", {}, tuple(map(Entry, own)))
+        for key in PAPER
+        if (own := [run for run in runs if cell(run.experiment) == key])
+    }
+    pairs = [((x, terms), (x, "none")) for x in OBJECTIVES for terms in ("L_p", "L_n", "both")]
+    tests = [
+        paired_test("train", rows[one], rows[other])
+        for one, other in pairs
+        if one in rows and other in rows and len(rows[one].entries) == len(rows[other].entries)
+    ]
+    if not tests:
+        return ""
+    sure = [f"- {words}." for words in in_words(tests, only_sure=True)]
+    count = f"In {len(sure)} of {len(tests)}" if sure else f"In none of {len(tests)}"
+    said = f"{count} paired tests over clients one term or both are told apart from none (Holm)"
+    return "\n".join([f"{said}{':' if sure else '.'}", *([""] if sure else []), *sure])
 
 
 def claims_of(runs: Sequence[Run]) -> list[tuple[str, Verdict, str]]:

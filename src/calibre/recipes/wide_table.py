@@ -53,10 +53,14 @@ def passes(row: Row) -> str:
     return f"{looks / (sum(held) / len(held)):.0f}" if looks and all(held) else "0"
 
 
-def in_words(tests: Sequence[PairedTest]) -> list[str]:
-    """Every test as a sentence, corrected over all of them."""
+def in_words(tests: Sequence[PairedTest], only_sure: bool = False) -> list[str]:
+    """Every test as a sentence, or those that tell two methods apart, corrected over all tests."""
     adjusted = holm([test.p for test in tests])
-    return [_sentence(test, p) for test, p in zip(tests, adjusted, strict=True)]
+    return [
+        _sentence(test, p)
+        for test, p in zip(tests, adjusted, strict=True)
+        if p < SURE or not only_sure
+    ]
 
 
 def _sentence(test: PairedTest, p: float) -> str:
