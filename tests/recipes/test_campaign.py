@@ -80,3 +80,17 @@ def test_a_part_of_the_runs_is_concluded_too(name):
     recipe = all_recipes.find(name)
     some = recipe.experiments("cpu", [0])[:1]
     assert "| method |" in recipe.conclude(made_up(some, lambda e: 0.5), "cpu").text
+
+
+def test_at_the_larger_scale_two_networks_are_told_apart_from_labels_alone():
+    recipe = all_recipes.find("larger-scale")
+
+    def accuracy(e):
+        labels = e.method.model_dump().get("labels")
+        return 0.6 if labels and labels["second"] else 0.5
+
+    text = recipe.conclude(made_up(recipe.experiments("cpu", [0]), accuracy), "cpu").text
+    for other in ("FedAvg-FT", "FedPer"):
+        ahead = f"**Calibre (SimCLR) with labels, two networks is ahead of {other}** on novel"
+        assert ahead in text
+    assert "Calibre (SimCLR) with labels and FedPer are not told apart on novel" in text

@@ -157,24 +157,25 @@ LARGER: dict[str, dict[str, Any]] = {
     "training": {"rounds": 100, "clients_per_round": 10, "epochs": 1},
     "personal": {"head": "solved"},
 }
-FIVE: tuple[tuple[str, Mapping[str, Any]], ...] = (
+LARGER_METHODS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("calibre/simclr", WITH_LABELS), ("fedavg-ft", NONE), ("fedper", NONE),
-    ("calibre/simclr", NONE), ("pfl-ssl/simclr", NONE),
+    ("calibre/simclr", NONE), ("pfl-ssl/simclr", NONE), ("calibre/simclr", TWO_NETWORKS),
 )  # fmt: skip
 
 
 def larger_experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
-    """Five methods with more compute; at the paper's scale, its own."""
+    """The main methods with more compute; at the paper's scale, its own."""
     changes = LARGER if scale == "cpu" else LONGER["paper"]
     return [
         experiment("cifar10", "dirichlet", scale, method(name, scale, **more), seed, None, changes)
-        for seed, (name, more) in product(seeds, FIVE)
+        for seed, (name, more) in product(seeds, LARGER_METHODS)
     ]
 
 
 def conclude_larger(runs: Sequence[Run], scale: Scale) -> Conclusion:
     rows = arrange(runs, floors=False)
-    said = in_words(tests_of(rows, [*CALIBRATION, *LABELS, (LABELLED, "FedAvg-FT")]))
+    against = product((LABELLED, TWO), ("FedAvg-FT", "FedPer"))
+    said = in_words(tests_of(rows, [*CALIBRATION, *LABELS, *against]))
     return Conclusion("\n\n".join([wide_table(runs), "\n".join(f"- {words}." for words in said)]))
 
 
@@ -193,7 +194,7 @@ RECIPES = (
     ),
     Recipe(
         "larger-scale",
-        "Five methods with ResNet-18 of width 16 and 100 rounds, CIFAR-10 under Dir(0.3)",
+        "Six methods with ResNet-18 of width 16 and 100 rounds, CIFAR-10 under Dir(0.3)",
         larger_experiments,
         conclude_larger,
         seeds=1,
