@@ -94,3 +94,14 @@ def test_at_the_larger_scale_two_networks_are_told_apart_from_labels_alone():
         ahead = f"**Calibre (SimCLR) with labels, two networks is ahead of {other}** on novel"
         assert ahead in text
     assert "Calibre (SimCLR) with labels and FedPer are not told apart on novel" in text
+
+
+def test_what_is_far_below_all_others_is_in_the_table_and_not_in_the_picture():
+    recipe = all_recipes.find("main-comparison")
+    found = recipe.conclude(made_up(recipe.experiments("cpu", [0]), lambda e: 0.5), "cpu")
+    words = [
+        text.get_text() for panel in found.pictures["dirichlet"]().axes for text in panel.texts
+    ]
+    assert "FedPer" in words
+    assert "majority class" not in words
+    assert "| majority class |" in found.text

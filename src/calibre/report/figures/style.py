@@ -15,17 +15,17 @@ WIDTH = 7.2  # inches: the text width of a two-column paper, so that points are 
 SMALL, TEXT = 7, 8  # points; nothing is smaller
 CROWD = 200  # markers from which a panel is drawn as pixels, or its SVG would weigh megabytes
 
-# Okabe and Ito, without the yellow that vanishes on white, and three more: where colours fail,
+# Okabe and Ito, without the yellow that vanishes on white, and more: where colours fail,
 # unlike shapes help.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
-    "#56B4E9", "#000000", "#8C510A", "#999999", "#6A51A3",
+    "#56B4E9", "#000000", "#8C510A", "#999999", "#6A51A3", "#A50026",
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 
 
 def mark(i: int) -> tuple[str, str]:
-    """The colour and the shape of the i-th of several things; no two alike among 90."""
+    """The colour and the shape of the i-th of several things; no two alike among 99."""
     return COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
 
 
