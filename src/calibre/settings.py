@@ -151,6 +151,16 @@ def validate(model: type[Settings], values: Mapping[str, Any], path: str = "") -
         raise UserError("\n".join(dict.fromkeys(lines))) from None
 
 
+def first_of(error: Exception) -> str:
+    """What is wrong, in one line; of all that pydantic found, the first."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))[:200]
+    said = str(first["msg"])[:200]
+    return f"{where}: {said}" if where else said
+
+
 def _explain(model: type[BaseModel], problem: dict[str, Any], path: str) -> str:
     cause = problem.get("ctx", {}).get("error")
     where = [part for part in problem["loc"] if isinstance(part, str)]

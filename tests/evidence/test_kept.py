@@ -12,6 +12,7 @@ from calibre.evidence.entry import ORIGIN, read_entry
 from calibre.evidence.kept import Evidence
 from calibre.evidence.origin import Source
 from calibre.experiment import RESULTS, read
+from calibre.files import sealed, unsealed
 from calibre.report.compare import compare
 from calibre.run_folder import RunFolder
 
@@ -151,7 +152,7 @@ def test_a_run_that_other_code_began_does_not_enter(finished, tmp_path):
 
 def test_a_newer_entry_takes_the_place_of_an_older_one(finished, evidence):
     (folder,) = evidence.folder.iterdir()
-    folder.rename(folder.with_name("older"))
+    folder.rename(folder.with_name(f"older-{folder.name[-8:]}"))
     again = Evidence(evidence.folder)
     again.add(finished[0], Source("other", "commit"))
     assert [place.name for place in evidence.folder.iterdir()] == [folder.name]
@@ -162,6 +163,80 @@ def test_one_experiment_twice_is_refused(evidence):
     import shutil
 
     (folder,) = evidence.folder.iterdir()
-    shutil.copytree(folder, folder.with_name("twin"))
+    shutil.copytree(folder, folder.with_name(f"twin-{folder.name[-8:]}"))
     with pytest.raises(UserError, match="hold the same experiment"):
         Evidence(evidence.folder)
+
+
+def forged(folder, name, change):
+    """The entry with another table in one of its JSON files, and seals and sums that fit."""
+    file = folder / name
+    if name == "experiment.toml":
+        file.write_text(change(file.read_text()))
+    else:
+        fields = change(unsealed(file.read_bytes()))
+        file.write_text(json.dumps(sealed(fields) if name == "metrics.json" else fields))
+    told = {**json.loads((folder / ORIGIN).read_text()), "checksum": ""}
+    told["checksum"] = entries._checksum(folder, entries.Origin(**told))
+    (folder / ORIGIN).write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("experiment.toml", lambda text: text.replace("seed = 0", "seed = 1"), "says experiment ="),
+        ("metrics.json", lambda told: {**told, "experiment": "0" * 16}, "it is not named for"),
+        ("metrics.json", lambda told: {**told, "seed": 7}, "says seed = 7, but it is 0"),
+        ("metrics.json", lambda told: {**told, "rounds": 9}, "says rounds = 9, but it is 3"),
+        ("metrics.json", lambda told: {**told, "images": 1}, "says images = 1, but it is "),
+        (ORIGIN, lambda told: {**told, "images": 1}, "says images = "),
+    ],
+)
+def test_files_that_tell_of_unlike_runs_are_refused_also_where_their_sums_fit(
+    evidence, name, change, said
+):
+    (folder,) = evidence.folder.iterdir()
+    forged(folder, name, lambda told: told)
+    Evidence(evidence.folder)
+    forged(folder, name, change)
+    with pytest.raises(UserError, match=f"{folder.name} was changed by hand.*{said}"):
+        Evidence(evidence.folder)
+
+
+def test_an_entry_under_the_name_of_another_experiment_is_refused(evidence):
+    (folder,) = evidence.folder.iterdir()
+    folder.rename(folder.with_name("digits-fedavg-00000000"))
+    with pytest.raises(UserError, match=r"digits-fedavg-00000000 was changed.*not named for"):
+        Evidence(evidence.folder)
+
+
+def test_an_entry_is_four_files_of_its_own(evidence, tmp_path):
+    (folder,) = evidence.folder.iterdir()
+    (folder / "notes.txt").write_text("")
+    with pytest.raises(UserError, match=r"notes.txt does not belong to an entry"):
+        Evidence(evidence.folder)
+    (folder / "notes.txt").unlink()
+    (folder / "clients.csv").rename(tmp_path / "clients.csv")
+    (folder / "clients.csv").symlink_to(tmp_path / "clients.csv")
+    with pytest.raises(UserError, match=r"clients.csv is a link"):
+        Evidence(evidence.folder)
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nothing", "link to a folder"])
+def test_what_is_no_folder_is_no_entry(evidence, tmp_path, kind):
+    (evidence.folder / "README.md").write_text("about the ledger")
+    place = evidence.folder / "digits-1234abcd"
+    if kind == "file":
+        place.write_text("")
+    else:
+        place.symlink_to(tmp_path / "nothing" if kind == "link to nothing" else tmp_path)
+    with pytest.raises(UserError, match="digits-1234abcd is not an entry of the ledger"):
+        Evidence(evidence.folder)
+
+
+def test_figures_that_cannot_be_are_told_of_the_entry_and_not_resumed(evidence):
+    (folder,) = evidence.folder.iterdir()
+    forged(folder, "metrics.json", lambda told: {**told, "train": {"clients": -1}})
+    with pytest.raises(UserError, match=r"metrics\.json: train\.clients") as told:
+        Evidence(evidence.folder)
+    assert "calibre-fl resume" not in str(told.value)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from calibre.cli.reproduction import build
 from calibre.errors import UserError
 from calibre.evidence.kept import Evidence
 from calibre.recipes import all_recipes, publish, reproduce
@@ -119,8 +120,27 @@ def test_prose_is_wrapped_and_tables_are_not():
 def test_older_pictures_go(recipe, pages):
     (pages / publish.IMAGES).mkdir(parents=True)
     (pages / publish.IMAGES / "old.png").write_bytes(b"")
-    list(results(pages)[0].write())
+    written = list(results(pages)[0].write())
+    assert pages / publish.IMAGES / "old.png" in written
     assert publish.held_pictures(pages) == set()
+
+
+def test_pages_and_pictures_that_are_something_else_are_named(recipe, pages):
+    (pages / "README.md").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match=r"README.md: it is not text in UTF-8"):
+        results(pages)
+    (pages / "README.md").write_text("")
+    (pages / publish.IMAGES).parent.mkdir(parents=True)
+    (pages / publish.IMAGES).write_text("")
+    with pytest.raises(UserError, match="evidence is not a folder, and pictures belong there"):
+        results(pages)
+
+
+def test_a_folder_without_entries_is_not_published(pages):
+    before = (pages / "docs/results.md").read_text()
+    with pytest.raises(UserError, match="evdence holds no entry of a ledger"):
+        build(pages / "evdence", pages)
+    assert (pages / "docs/results.md").read_text() == before
 
 
 def test_a_campaign_goes_on_and_runs_nothing_twice(recipe, pages, monkeypatch):
@@ -146,6 +166,7 @@ def test_nothing_is_built_from_an_edited_entry(recipe, pages):
     [
         ("<!-- evidence: tow -->\n<!-- end -->\n", "no evidence 'tow': did you mean 'two'"),
         ("<!-- evidence: two -->\nand no end\n", "has no  <!-- end -->"),
+        ("<!--evidence: two-->\n<!-- end -->\n", "does not begin with  <!-- evidence: NAME -->"),
     ],
 )
 def test_markers_that_make_no_sense(recipe, pages, block, said):

@@ -72,11 +72,15 @@ def build(
     pages: Annotated[Path, typer.Option(help="Folder that README.md and docs lie in.")] = Path(),
 ) -> None:
     """Make every table, figure and verdict of README.md and docs/results.md anew."""
+    from calibre.errors import UserError
     from calibre.evidence.kept import Evidence
     from calibre.recipes import publish
 
-    made = publish.build(pages, Evidence(ledger))
+    held = Evidence(ledger)
+    if not held.entries:
+        raise UserError(f"{ledger} holds no entry of a ledger: give the right folder by --ledger")
+    made = publish.build(pages, held)
     for file in made.write():
-        print(f"written: {file}")
+        print(f"{'written' if file.exists() else 'removed'}: {file}")
     for name in made.unused:
         errors.print(f"no page rests on {ledger / name}", highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 from calibre.methods.method import Update
 from calibre.personal.pooling import Curves, HeadChoice
 from calibre.sections import Count, Positive
-from calibre.settings import Settings
+from calibre.settings import Settings, first_of
 from calibre.tensors import Tensors, grouped, ordered
 
 METHOD = "method"  # the role of the experiment's own method; floors have their own names
@@ -64,7 +64,7 @@ class Updated(Settings):
                 report=update.report, began=began, seconds=seconds,
             )  # fmt: skip
         except ValidationError as error:
-            raise ValueError(f"its update cannot be sent: {_first_of(error)}") from None
+            raise ValueError(f"its update cannot be sent: {first_of(error)}") from None
 
     def update(self, client: int, tensors: Tensors) -> Update:
         numbers = {n: math.nan if value is None else value for n, value in self.numbers.items()}
@@ -146,14 +146,7 @@ def read(text: object, *kinds: type[Record]) -> Record:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise ValueError(_first_of(error)) from None
-
-
-def _first_of(error: ValidationError) -> str:
-    """What is wrong with a record, in one line."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])[:200]
-    return f"{where}: {first['msg'][:200]}"
+        raise ValueError(first_of(error)) from None
 
 
 def _depth(text: str) -> int:

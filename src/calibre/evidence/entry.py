@@ -25,7 +25,7 @@ from calibre.report.events import Started
 from calibre.report.runs import Run
 from calibre.run_files import RunFiles
 from calibre.sections import Count, EngineSettings
-from calibre.settings import Settings
+from calibre.settings import Settings, first_of
 
 ORIGIN = "origin.json"
 LARGEST = 2**22  # bytes of one file of an entry
@@ -59,6 +59,32 @@ class LedgerEntry:
 
 def read_entry(folder: Path) -> LedgerEntry:
     """An entry that is whole and as it was written; what else it is, is said by name."""
+    files = _files(folder)
+    try:
+        told = Origin.model_validate_json((folder / ORIGIN).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise _edited(folder, f"{ORIGIN} cannot be read: {first_of(error)}") from None
+    if told.checksum != _checksum(folder, told):
+        raise _edited(folder, "its checksum does not fit")
+    try:
+        experiment = experiments.read(files.experiment)
+    except UserError as error:
+        raise UserError(
+            f"{folder} is of other code: its experiment cannot be read ({error}); remove the "
+            "folder, and run it again"
+        ) from None
+    try:
+        metrics, clients = runs.read_metrics(folder), runs.read_clients(files.table)
+        run = Run(folder, experiment, metrics, clients).consistent()
+    except runs.DamagedFileError as error:
+        raise _edited(folder, f"{error.path.name}: {error.cause}") from None
+    if unlike := _disagreement(told, run):
+        raise _edited(folder, unlike)
+    return LedgerEntry(told, run)
+
+
+def _files(folder: Path) -> RunFiles:
+    """The files of an entry: these four and no others, none of them a link."""
     place = RunFiles(folder)
     files = [place.experiment, place.metrics, place.table, folder / ORIGIN]
     if missing := [file.name for file in files if not file.is_file()]:
@@ -66,25 +92,33 @@ def read_entry(folder: Path) -> LedgerEntry:
             f"{folder} is not a whole entry of the ledger: {missing[0]} is missing; remove the "
             "folder, and the command that made it makes it again"
         )
+    if links := [file.name for file in files if file.is_symlink()]:
+        raise UserError(f"{folder / links[0]} is a link: an entry of the ledger holds its own file")
+    if more := sorted({file.name for file in folder.iterdir()} - {file.name for file in files}):
+        raise UserError(f"{folder / more[0]} does not belong to an entry of the ledger: remove it")
     if large := [file.name for file in files if file.stat().st_size > LARGEST]:
         raise UserError(
             f"{folder / large[0]} has more than {LARGEST:,} bytes: no entry is so large"
         )
-    try:
-        told = Origin.model_validate_json((folder / ORIGIN).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise _edited(folder, f"{ORIGIN} cannot be read: {error}") from None
-    if told.checksum != _checksum(folder, told):
-        raise _edited(folder, "its checksum does not fit")
-    try:
-        experiment = experiments.read(place.experiment)
-    except UserError as error:
-        raise UserError(
-            f"{folder} is of other code: its experiment cannot be read ({error}); remove the "
-            "folder, and run it again"
-        ) from None
-    run = Run(folder, experiment, runs.read_metrics(folder), runs.read_clients(place.table))
-    return LedgerEntry(told, run.consistent())
+    return place
+
+
+def _disagreement(told: Origin, run: Run) -> str | None:
+    """What its files say of each other, its name too, that cannot all be true."""
+    metrics, experiment = run.metrics, run.experiment
+    if not run.folder.name.endswith(f"-{metrics.experiment[:8]}"):
+        return f"its results are of the experiment {metrics.experiment}, which it is not named for"
+    pairs: dict[str, tuple[object, object]] = {
+        "seed": (metrics.seed, experiment.seed),
+        "rounds": (metrics.rounds, experiment.training.rounds * experiment.method.federated),
+        "images": (metrics.images or 0, told.images),
+    }
+    if told.results == RESULTS:
+        pairs = {"experiment": (metrics.experiment, experiment.hash()), **pairs}
+    for name, (one, other) in pairs.items():
+        if one != other:
+            return f"{RunFiles(run.folder).metrics.name} says {name} = {one}, but it is {other}"
+    return None
 
 
 def write_entry(ledger: Path, finished: Path, source: Source) -> LedgerEntry:

@@ -9,6 +9,8 @@ from calibre.evidence.entry import LedgerEntry, read_entry, write_entry
 from calibre.evidence.origin import Source
 from calibre.experiment import RESULTS, Experiment
 
+ABOUT = "README.md"  # what tells people about the ledger, beside its entries
+
 
 class Evidence:
     """All entries of a ledger's folder, checked; an entry that is not sound is refused by name."""
@@ -20,8 +22,13 @@ class Evidence:
             raise UserError(f"{folder} is not a folder: a ledger is one")
         places = sorted(folder.iterdir()) if folder.exists() else []
         for place in places:
-            if place.is_dir() and not place.name.startswith("."):
-                self._enter(read_entry(place))
+            if place.name == ABOUT or place.name.startswith("."):
+                continue
+            if place.is_symlink() or not place.is_dir():
+                raise UserError(
+                    f"{place} is not an entry of the ledger, which is a folder: remove it"
+                )
+            self._enter(read_entry(place))
 
     def _enter(self, entry: LedgerEntry) -> None:
         known = self.entries.setdefault(entry.run.experiment.hash(), entry)

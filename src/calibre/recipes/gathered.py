@@ -76,10 +76,12 @@ def provenance(found: Gathered) -> str:
     commits = list(dict.fromkeys(origin.commit for origin in origins))
     machines = list(dict.fromkeys(origin.machine for origin in origins))
     spent = duration(sum(origin.seconds for origin in origins))
+    states = len({origin.code for origin in origins})
     words = [
         f"`{found.command}`: {len(origins)} runs, {spent} in all on {' and '.join(machines)}",
         f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}",
-        f"results of version {origins[0].results}",
+        f"results of version {origins[0].results}"
+        + f", by {states} states of the code that decides them" * (states > 1),
     ]
     if found.missing:
         of = (

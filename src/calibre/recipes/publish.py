@@ -29,7 +29,7 @@ IMAGES = "docs/images/evidence"
 BLOCK = re.compile(
     r"(?P<head><!-- evidence: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL
 )
-OPEN = re.compile(r"<!-- evidence:")
+OPEN = re.compile(r"<!--\s*evidence")  # also where it is mistyped
 DPI = 150
 WIDTH = 100
 
@@ -44,7 +44,7 @@ class Published:
     unused: tuple[str, ...]  # entries that no page rests on
 
     def write(self) -> Iterator[Path]:
-        """Write what has changed, and remove pictures of other runs."""
+        """Write what has changed, and remove pictures of other runs; say which files these are."""
         for name, text in self.pages.items():
             if (self.root / name).read_text(encoding="utf-8") != text:
                 write_atomic(self.root / name, text)
@@ -54,9 +54,9 @@ class Published:
             if not (self.root / name).exists():
                 write_atomic(self.root / name, drawn_as("png", draw(), DPI))
                 yield self.root / name
-        for file in held_pictures(self.root):
-            if file not in self.pictures:
-                (self.root / file).unlink()
+        for file in sorted(held_pictures(self.root) - self.pictures.keys()):
+            (self.root / file).unlink()
+            yield self.root / file
 
 
 def held_pictures(root: Path) -> set[str]:
@@ -66,6 +66,8 @@ def held_pictures(root: Path) -> set[str]:
 def build(root: Path, evidence: Evidence) -> Published:
     """All pages anew, from the entries of this ledger."""
     evidence.check_code()
+    if (root / IMAGES).exists() and not (root / IMAGES).is_dir():
+        raise UserError(f"{root / IMAGES} is not a folder, and pictures belong there: take it away")
     pages: dict[str, str] = {}
     pictures: dict[str, Callable[[], Any]] = {}
     used: set[str] = set()
@@ -124,8 +126,13 @@ def _filled(root: Path, page: str, content: Callable[[str, str], str]) -> str:
         text = (root / page).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {root / page}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"cannot read {root / page}: it is not text in UTF-8") from None
     if len(BLOCK.findall(text)) != len(OPEN.findall(text)):
-        raise UserError(f"{root / page}: a block of evidence has no  <!-- end -->")
+        raise UserError(
+            f"{root / page}: a block of evidence has no  <!-- end -->, or does not begin with "
+            " <!-- evidence: NAME -->  alone on its line"
+        )
     return BLOCK.sub(
         lambda block: f"{block['head']}{content(block['name'], page)}\n{block['tail']}", text
     )

@@ -193,6 +193,8 @@ def read_clients_csv(path: Path) -> list[ClientResult]:
 
 
 def _read_row(row: list[str], floors: list[str]) -> ClientResult:
+    if len(row) != len(COLUMNS) + len(floors):
+        raise ValueError(f"it has {len(row)} columns, the header {len(COLUMNS) + len(floors)}")
     id, name, novel, samples, unlabelled, test_samples, classes, accuracy, *scores = row
     return ClientResult(
         id=int(id),

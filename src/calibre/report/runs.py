@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from calibre import __version__
 from calibre.errors import UserError
 from calibre.experiment import Experiment
@@ -25,6 +23,7 @@ from calibre.report.metrics import (
     summary,
 )
 from calibre.run_folder import RunFolder
+from calibre.settings import first_of
 
 LARGEST = 2**28  # bytes of one file; clients.csv of a million clients has a quarter of that
 
@@ -56,7 +55,7 @@ class Run:
         """This run, once its files are seen to tell of the same experiment and clients."""
         same_program = self.metrics.version == __version__
         if same_program and self.metrics.experiment != self.experiment.hash():
-            raise _damaged(
+            raise DamagedFileError(
                 RunFolder(self.folder).experiment, "the results there are of another experiment"
             )
         return self.consistent()
@@ -68,14 +67,14 @@ class Run:
             own = [client for client in self.clients if client.novel == (group == "novel")]
             if told.clients != len(own):
                 kind = "novel" if group == "novel" else "trained"
-                raise _damaged(
+                raise DamagedFileError(
                     RunFolder(self.folder).table,
                     f"it lists {len(own)} {kind} clients, metrics.json counts {told.clients}",
                 )
             floors = {name: floor.of(group) for name, floor in self.metrics.floors.items()}
             for what, figures in {"accuracy": told, **floors}.items():
                 if not _tells_of(figures, own, what):
-                    raise _damaged(
+                    raise DamagedFileError(
                         RunFolder(self.folder).table,
                         f"metrics.json tells of other accuracies ('{what}') of clients in "
                         f"'{group}'",
@@ -90,7 +89,7 @@ class Run:
         try:
             return events.read(path)
         except OSError as error:
-            raise _damaged(path, error) from None
+            raise DamagedFileError(path, error) from None
 
     @cached_property
     def rounds(self) -> list[RoundDone]:
@@ -120,12 +119,8 @@ def read_metrics(folder: Path) -> Metrics:
     _check_size(path)
     try:
         return Metrics.model_validate(unsealed(path.read_bytes()))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _damaged(path, f"'{where}': {first['msg']}" if where else first["msg"]) from None
     except (OSError, ValueError) as error:
-        raise _damaged(path, error) from None
+        raise DamagedFileError(path, first_of(error)) from None
 
 
 def read_clients(path: Path) -> tuple[ClientResult, ...]:
@@ -134,16 +129,16 @@ def read_clients(path: Path) -> tuple[ClientResult, ...]:
     try:
         rows = read_clients_csv(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _damaged(path, error) from None
+        raise DamagedFileError(path, error) from None
     for row in rows:
         if not all(0 <= value <= 1 for value in (row.accuracy, *row.floors.values())):
-            raise _damaged(path, f"an accuracy of client {row.id} is not within 0 and 1")
+            raise DamagedFileError(path, f"an accuracy of client {row.id} is not within 0 and 1")
         if min(row.samples, row.unlabelled, row.classes) < 0 or row.test_samples < 1:
-            raise _damaged(path, f"a count of client {row.id} is below what it can be")
+            raise DamagedFileError(path, f"a count of client {row.id} is below what it can be")
     rows.sort(key=lambda row: row.id)  # a spreadsheet may have sorted them otherwise
     first = rows[0].id if rows and rows[0].novel else 0  # all are novel: others have no model
     if [row.id for row in rows] != list(range(first, first + len(rows))):
-        raise _damaged(path, "its clients are not 0, 1, 2 and so on, each once")
+        raise DamagedFileError(path, "its clients are not 0, 1, 2 and so on, each once")
     return tuple(rows)
 
 
@@ -176,7 +171,11 @@ def unlike(told: Summary, found: Summary) -> bool:
     )
 
 
-def _damaged(path: Path, cause: object) -> UserError:
-    return UserError(
-        f"{path} is damaged ({cause}); write it anew with  calibre-fl resume {path.parent}"
-    )
+class DamagedFileError(UserError):
+    """A file of a run folder that is not as the run wrote it."""
+
+    def __init__(self, path: Path, cause: object) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(
+            f"{path} is damaged ({cause}); write it anew with  calibre-fl resume {path.parent}"
+        )
