@@ -161,34 +161,57 @@ def runs(**by_method):
 
 
 def test_claims_are_judged_by_the_mean_gap_over_seeds():
-    seen = runs(**{OURS: [(0.8, 0.02), (0.6, 0.01)], "A": [(0.7, 0.01), (0.65, 0.01)]})
-    verdict, said = Claim("x", "A", "train", "mean", 1.0).judge(seen)
-    assert verdict == "reproduced"  # +10 and -5 points: +2.5
-    assert said == "+2.50 here; so in 1 of 2 seeds"
-    verdict, said = Claim("x", "A", "train", "variance", 0.0031).judge(seen)
-    assert (verdict, said) == ("not reproduced", "+0.0050 here; so in 1 of 2 seeds")
-    verdict, said = Claim("x", "A", "train", "variance", -20.0, relative=True).judge(seen)
-    assert (verdict, said) == ("not reproduced", "+50.00 here; so in 1 of 2 seeds")
-    seen |= runs(B=[(0.6, 0.01), (0.75, 0.01)])
-    verdict, said = Claim("x", None, "train", "mean", 1.0).judge(seen)
-    assert said == "-2.50 here; so in 1 of 2 seeds"  # the best other: A, then B
-    assert verdict == "not reproduced"
+    """Of two gaps, Student's t is 12.706 and the standard error half their distance."""
+    seen = runs(**{OURS: [(0.8, 0.02), (0.6, 0.02)], "A": [(0.7, 0.01), (0.51, 0.01)]})
+    assert Claim("x", "A", "train", "mean", 1.0).judge(seen) == (
+        "reproduced", "+9.50 ± 6.35",  # +10 and +9 points
+    )  # fmt: skip
+    assert Claim("x", "A", "train", "mean", None, below=True).judge(seen)[0] == "not reproduced"
+    told = Claim("x", "A", "train", "variance", 0.0031).judge(seen)
+    assert told == ("not reproduced", "+0.0100 ± 0.0000")
+    assert Claim("x", "A", "train", "variance", 0.02).judge(seen)[0] == "reproduced"
+    told = Claim("x", "A", "train", "variance", -20.0, relative=True).judge(seen)
+    assert told == ("not reproduced", "+100.00 ± 0.00")
     missing = Claim("x", "C", "train", "mean", 1.0).judge(seen)
     assert missing[0] == "not comparable at this scale"
 
 
-def test_the_best_other_method_is_not_another_calibre():
-    seen = runs(**{OURS: [(0.8, 0.02)], "A": [(0.7, 0.01)], "Calibre (BYOL)": [(0.9, 0.01)]})
-    assert Claim("x", None, "train", "mean", 1.0).judge(seen)[0] == "reproduced"
+def test_what_other_seeds_may_decide_is_open():
+    seen = runs(**{OURS: [(0.8, 0.02), (0.6, 0.01)], "A": [(0.7, 0.01), (0.65, 0.01)]})
+    assert Claim("x", "A", "train", "mean", 1.0).judge(seen) == (
+        "open", "+2.50 ± 95.30",  # +10 and -5 points
+    )  # fmt: skip
+    assert Claim("x", "A", "train", "variance", 0.0031).judge(seen)[0] == "open"
+
+
+def test_the_best_other_method_is_the_best_over_all_seeds_and_not_another_calibre():
+    seen = runs(**{
+        OURS: [(0.8, 0.02)] * 2, "A": [(0.7, 0.01), (0.5, 0.01)], "B": [(0.65, 0.01)] * 2,
+        "Calibre (BYOL)": [(0.9, 0.01)] * 2,
+    })  # fmt: skip
+    told = Claim("x", None, "train", "mean", 1.0).judge(seen)
+    assert told == ("reproduced", "+15.00 ± 0.00")  # not the mean of +10 and +15
 
 
 def test_a_claim_that_a_method_falls_below_another():
-    seen = runs(**{"pFL-SimCLR": [(0.6, 0.02), (0.7, 0.01)], "local only": [(0.7, 0.01)] * 2})
+    seen = runs(**{"pFL-SimCLR": [(0.6, 0.02), (0.61, 0.01)], "local only": [(0.7, 0.01)] * 2})
     claim = Claim("q6", "local only", "train", "mean", None, of="pFL-SimCLR", below=True)
-    assert claim.judge(seen) == ("reproduced", "-5.00 here; so in 1 of 2 seeds")
-    assert claim.text == "q6: mean of pFL-SimCLR over training clients against local only: below it"
-    seen |= runs(**{"local only": [(0.6, 0.01)] * 2})
+    assert claim.judge(seen) == ("reproduced", "-9.50 ± 6.35")
+    assert claim.text == "q6: pFL-SimCLR's mean over clients that trained is below local only's"
+    seen |= runs(**{"local only": [(0.5, 0.01)] * 2})
     assert claim.judge(seen)[0] == "not reproduced"
+
+
+def test_claims_say_in_words_what_the_paper_says():
+    assert Claim("C1", None, "train", "mean", 1.71).text == (
+        "C1: Calibre's mean over clients that trained is 1.71 points above the best other method's"
+    )
+    assert Claim("C10", "A", "train", "variance", -23.8, relative=True).text == (
+        "C10: Calibre's variance over clients that trained is 23.8 % below A's"
+    )
+    assert Claim("C13", "A", "novel", "variance", -0.01).text == (
+        "C13: Calibre's variance over novel clients is 0.01 below A's"
+    )
 
 
 def test_only_the_methods_that_are_asked_for():

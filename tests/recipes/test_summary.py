@@ -41,20 +41,22 @@ def test_the_best_of_every_setting_and_who_is_level_with_it(found):
     made = summary(found(accuracy, 2))
     lines = {line.split(" | ")[0]: line for line in made.text.splitlines() if line[:1] == "|"}
     few, many = lines["| 5"].split(" | "), lines["| 80"].split(" | ")
-    assert few[1] == "20 of 400, Dir(0.3), cnn of width 16; 11 methods"
+    assert few[1:3] == ["20 × 400, Dir(0.3), cnn of width 16", "11"]
     # 60 %, and 0.95 points that the clients add
-    assert few[2] == "**Calibre (SimCLR)**, 61.0 %. Level: Calibre (SimCLR), typical labels"
-    assert many[2] == "**FedAvg-FT**, 81.0 %. Level: FedPer"
-    assert many[3].startswith("**FedAvg-FT**, 82.5 %")
-    assert "new classes |  | **FedAvg-FT**" in made.text
-    assert "resnet18 of width 16" in made.text
     assert (
-        "- C5: mean over training clients against FedAvg-FT: +2.97 points, class mixes from "
-        "Dir(0.3): not reproduced (-20.00 here; so in 0 of 2 seeds) and "
-    ) in made.text
-    (q3,) = [line for line in made.text.splitlines() if line.startswith("- q3, L_n lowers")]
-    assert "not reproduced with the paper's heads (0 of 4 differences" in q3
-    assert ", not reproduced with solved heads (0 of 4 differences" in q3
+        few[3] == "**Calibre (SimCLR)**, 61.0 %. Not told apart: Calibre (SimCLR), typical labels"
+    )
+    assert many[3] == "**FedAvg-FT**, 81.0 %. Not told apart: FedPer"
+    assert many[4].startswith("**FedAvg-FT**, 82.5 %")
+    assert "new classes | 10 |  | **FedAvg-FT**" in made.text
+    assert "resnet18 of width 16" in made.text
+    (c5,) = [line for line in made.text.splitlines() if line.startswith("| C5: Calibre's mean")]
+    assert c5.startswith(
+        "| C5: Calibre's mean over clients that trained is 2.97 points above FedAvg-FT's, class "
+        "mixes from Dir(0.3) | not reproduced (-20.00 ± 0.00) | "
+    )
+    (q3,) = [line for line in made.text.splitlines() if line.startswith("| q3, L_n lowers")]
+    assert q3.count("not reproduced (0 of 4 signs as in the paper on average, 0 of 8 seed") == 3
     assert made.pictures["curve"]().axes
 
 
@@ -66,3 +68,12 @@ def test_what_is_missing_is_said_and_claims_without_their_methods_are_not_told(f
     made = summary({**held, "main-comparison": replace(main, entries=ours, missing=57)})
     assert "`calibre-fl reproduce main-comparison --seeds 3`, 57 runs" in made.text
     assert "C5: " not in made.text
+
+
+def test_a_method_is_ranked_by_each_kind_of_head(found):
+    def accuracy(e):
+        return 0.5 + 0.1 * (e.method.label == "FedPer" and e.personal.head == "paper")
+
+    text = summary(found(accuracy, 2)).text
+    (line,) = [line for line in text.splitlines() if line.startswith("| all | 20 × 400, Dir(0.3)")]
+    assert line.split(" | ")[3].startswith("**FedPer, the paper's head**, 60.9")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from calibre.experiment import Experiment
 from calibre.recipes.recipe import Conclusion, Recipe, by_name
 from calibre.recipes.scales import SOLVED, Scale, experiment, method
-from calibre.recipes.wide_table import SURE
+from calibre.recipes.wide_table import told_apart
 from calibre.report.compare import paired_test
 from calibre.report.comparison_tables import cell, p_value
 from calibre.report.inference import holm
@@ -120,17 +120,16 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
         against = [cell(test.difference, 100, 2), p_value(sure[name])] if test else ["", ""]
         lines.append([name, *cells, *against])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    helps = [name for name in sure if sure[name] < SURE and tests[name].difference.value > 0]
-    hurts = [name for name in sure if sure[name] < SURE and tests[name].difference.value < 0]
+    apart = [name for name, test in tests.items() if told_apart(test, sure[name])]
+    helps = [name for name in apart if tests[name].difference.value > 0]
+    hurts = [name for name in apart if tests[name].difference.value < 0]
     return Conclusion("\n\n".join([table, _verdict(helps, hurts, len(sure))]))
 
 
 def _verdict(helps: Sequence[str], hurts: Sequence[str], tried: int) -> str:
     if not tried:
         return "Nothing to compare yet."
-    said = [
-        f"Of {tried} forms, {len(helps)} gain significantly over none (p < {SURE:g} after Holm)"
-    ]
+    said = [f"Of {tried} forms, {len(helps)} gain significantly over none"]
     said += [f": {'; '.join(helps)}" if helps else "", f", and {len(hurts)} lose"]
     said += [f": {'; '.join(hurts)}" if hurts else "", "."]
     return "".join(said)

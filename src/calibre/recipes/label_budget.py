@@ -15,7 +15,7 @@ from calibre.recipes.campaign import NONE, TWO_NETWORKS, WITH_LABELS
 from calibre.recipes.claims import LABELLED, OURS, TWO
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import LONGER, Scale, experiment, method
-from calibre.recipes.wide_table import SURE
+from calibre.recipes.wide_table import told_apart
 from calibre.report.compare import paired_test
 from calibre.report.comparison_tables import PairedTest, cell
 from calibre.report.figures.label_budgets import label_budgets
@@ -154,9 +154,9 @@ def leads(
         behind: list[int] = []
         open_: list[int] = []
         for b, test in by_budget.items():
-            sure = adjusted[(one, other, group), b] < SURE
+            apart = told_apart(test, adjusted[(one, other, group), b])
             value = test.difference.value
-            (open_ if not sure else ahead if value > 0 else behind).append(b)
+            (open_ if not apart else ahead if value > 0 else behind).append(b)
         words = [
             f"{word} with {_listed(found)} labels"
             for word, found in (

@@ -9,7 +9,7 @@ from calibre.experiment import Experiment
 from calibre.recipes.scales import Scale
 from calibre.report.runs import Run
 
-Verdict = Literal["reproduced", "not reproduced", "not comparable at this scale"]
+Verdict = Literal["reproduced", "not reproduced", "open", "not comparable at this scale"]
 PICTURE = re.compile(r"\]\(picture:([\w-]+)\)")
 
 

@@ -2,22 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import product
 
 from calibre.recipes import table1
 from calibre.recipes.campaign import (
+    FORMS,
+    HEADS,
     SCHEMES,
-    by_method,
     in_short,
     panel_of,
     tests_of_calibration,
+    verdicts_of,
 )
 from calibre.recipes.claims import LABELLED, NOT_RUN, TWO
 from calibre.recipes.gathered import Gathered
-from calibre.recipes.label_budget import TYPICAL, has_curve, series_of
-from calibre.recipes.recipe import Conclusion
+from calibre.recipes.label_budget import TYPICAL, budget_of, has_curve, series_of
+from calibre.recipes.recipe import Conclusion, Verdict
+from calibre.recipes.scales import Scheme
 from calibre.recipes.unseen_classes import row_of, runs_by_label
-from calibre.recipes.wide_table import SURE, by_the_paper
+from calibre.recipes.wide_table import by_the_paper, told_apart
 from calibre.report.compare import paired_test
 from calibre.report.figures.label_budgets import lead_over
 from calibre.report.inference import holm
@@ -29,13 +32,12 @@ from calibre.wording import percent
 RESTS_ON = (
     "label-budget", "main-comparison", "larger-scale", "novel-classes", "objectives", "table-1",
 )  # fmt: skip
-HEADER = ("labels per client", "clients, images, encoder, methods", "best where it trained",
-          "best at novel clients")  # fmt: skip
+HEADER = ("labels per client", "clients × images, classes, encoder", "ways compared",
+          "best where it trained", "best at novel clients")  # fmt: skip
 DRAWN_AGAINST = "FedAvg-FT"  # in the picture, of these
 DRAWN = (TWO, LABELLED, f"pFL-SimCLR{TYPICAL}", DRAWN_AGAINST, "FedPer", "local only", "own pixels")
-MOST_NAMED = 3  # methods that are level with the best
-FORMS = ("", " with labels")
-HEADS = {"paper": "the paper's heads", "solved": "solved heads"}
+MOST_NAMED = 3  # ways that are not told apart from the best
+BY_THE_PAPER = ", the paper's head"
 
 
 def summary(found: Mapping[str, Gathered]) -> Conclusion:
@@ -46,8 +48,10 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
         rows = [HEADER, ["---"] * len(HEADER), *lines]
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
         parts.append(
-            "Best: the highest mean accuracy of clients, each with its own model, and whoever "
-            "paired tests over clients do not tell apart from it (corrected for their number)."
+            "Best: the highest mean of clients, each with its own model. Two ways are told apart "
+            "where paired tests over clients do it (corrected over the tests of a line) and the "
+            "interval over seeds does, too. Heads are solved unless another is named, labels "
+            "drawn at random unless they are called typical."
         )
     series = series_of(found["label-budget"].runs)
     drawn = {name: series[name] for name in DRAWN if name in series}
@@ -62,10 +66,10 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
         parts.append(in_short(calibration))
     if claims := _claims(found):
         parts.append(
-            "What the paper's claims came to at this scale, by its method without labels in "
-            "training and with them (of Table I, q1 to q3, by both kinds of heads):"
+            "What the paper's claims came to at this scale, with the difference found and its 95 % "
+            "interval over seeds; open is what that interval leaves open:"
         )
-        parts.append("\n".join(f"- {said}" for said in claims))
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in claims))
     begun = [f"`{one.command}`, {one.missing:,} runs" for one in found.values()
              if one.entries and one.missing]  # fmt: skip
     if begun:
@@ -77,41 +81,52 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
 
 
 def _by_labels(runs: Sequence[Run]) -> list[list[str]]:
-    """Of each number of labels, the best."""
+    """Of each number of labels, the best. With all labels, more methods were run: see below."""
     series = series_of(runs)
+    few = [
+        run
+        for run in runs
+        if run.experiment.personal.labels or run.experiment.federation.label_count
+    ]
     lines = []
-    for budget in sorted({b for by_budget in series.values() for b in by_budget}):
+    for budget in sorted({budget_of(run) for run in few}):
         rows = [by_budget[budget] for by_budget in series.values() if budget in by_budget]
-        rows = _distinct(rows)
-        lines.append([str(budget), _setting(runs[0], rows), *_best_of_both(rows)])
+        lines.append([str(budget), *_setting(runs[0], rows), *_best_of_both(rows)])
     return lines
-
-
-def _distinct(rows: Sequence[Row]) -> list[Row]:
-    """Rows of unlike runs: with all labels there is nothing to choose, and two series are one."""
-    found: dict[tuple[Path, ...], Row] = {}
-    for row in rows:
-        found.setdefault(tuple(entry.run.folder for entry in row.entries), row)
-    return list(found.values())
 
 
 def _with_all(found: Mapping[str, Gathered]) -> list[list[str]]:
-    """The other federation, more compute, and classes that nobody trained on."""
+    """Both federations with all labels, more compute, and classes that nobody trained on."""
     lines = []
-    quantity = [
-        run
-        for run in found["main-comparison"].runs
-        if run.experiment.federation.scheme == "quantity" and not by_the_paper(run)
-    ]
-    for runs in (quantity, found["larger-scale"].runs):
+    for runs in (*_by_scheme(found).values(), found["larger-scale"].runs):
         if runs:
-            rows = arrange(runs, floors=False)
-            lines.append(["all", _setting(runs[0], rows), *_best_of_both(rows)])
+            rows = _of_both_heads(runs)
+            lines.append(["all", *_setting(runs[0], rows), *_best_of_both(rows)])
     if unseen := found["novel-classes"].runs:
         rows = _over_triples(unseen)
-        setting = f"{_setting(unseen[0], rows)}, new classes"
-        lines.append(["all", setting, "", _best(rows, "novel")])
+        setting, ways = _setting(unseen[0], rows)
+        lines.append(["all", f"{setting}, new classes", ways, "", _best(rows, "novel")])
     return lines
+
+
+def _by_scheme(found: Mapping[str, Gathered]) -> dict[Scheme, list[Run]]:
+    runs = found["main-comparison"].runs
+    return {
+        scheme: [run for run in runs if run.experiment.federation.scheme == scheme]
+        for scheme in SCHEMES
+    }
+
+
+def _of_both_heads(runs: Sequence[Run]) -> list[Row]:
+    """A row for every method and kind of head: no method is ranked by one that ill suits it."""
+    rows = []
+    for head in (False, True):
+        if own := [run for run in runs if by_the_paper(run) == head]:
+            rows += [
+                replace(row, label=row.label + BY_THE_PAPER * head)
+                for row in arrange(own, floors=False)
+            ]
+    return rows
 
 
 def _over_triples(runs: Sequence[Run]) -> list[Row]:
@@ -120,15 +135,16 @@ def _over_triples(runs: Sequence[Run]) -> list[Row]:
     return [row for row in rows if len(row.entries) == most]
 
 
-def _setting(run: Run, rows: Sequence[Row]) -> str:
-    """Of a run, and how many methods stand beside each other."""
+def _setting(run: Run, rows: Sequence[Row]) -> tuple[str, str]:
+    """Of a run, and how many ways stand beside each other."""
     e = run.experiment
     mix = f"Dir({e.federation.alpha:g})"
     if e.federation.scheme == "quantity":
         mix = f"{e.federation.classes} classes each"
     encoder = f"{e.network.encoder} of width {e.network.width}"
-    clients = f"{e.federation.clients} of {e.federation.samples}"
-    return f"{clients}, {mix}, {encoder}; {len(rows)} methods"
+    clients = f"{e.federation.clients} × {e.federation.samples}"
+    seeds = ", one seed" if len(rows[0].entries) == 1 else ""
+    return f"{clients}, {mix}, {encoder}{seeds}", str(len(rows))
 
 
 def _best_of_both(rows: Sequence[Row]) -> list[str]:
@@ -141,50 +157,51 @@ def _best(rows: Sequence[Row], group: Group) -> str:
     if not ranked or ranked[0].estimate(group, "mean") is None:
         return ""
     best, others = ranked[0], ranked[1:]
-    adjusted = holm([paired_test(group, best, other).p for other in others])
-    level = [row.label for row, p in zip(others, adjusted, strict=True) if p >= SURE]
+    tests = [paired_test(group, best, other) for other in others]
+    adjusted = holm([test.p for test in tests])
+    level = [
+        row.label
+        for row, test, p in zip(others, tests, adjusted, strict=True)
+        if not told_apart(test, p)
+    ]
     said = f"**{best.label}**, {percent(mean_of(best, group))}"
     if level:
         more = len(level) - MOST_NAMED
         named = "; ".join(level[:MOST_NAMED])  # some names have commas
-        said += f". Level: {named}{f'; and {more} more' if more > 0 else ''}"
+        said += f". Not told apart: {named}{f'; and {more} more' if more > 0 else ''}"
     return said
 
 
-def _claims(found: Mapping[str, Gathered]) -> list[str]:
-    """Each claim in words, with its verdicts."""
-    said = []
-    for scheme in SCHEMES:
-        runs = [
-            run
-            for run in found["main-comparison"].runs
-            if run.experiment.federation.scheme == scheme and not by_the_paper(run)
-        ]
-        if not runs:
-            continue
-        for claim in panel_of(scheme).claims:
-            forms = [replace(claim, of=claim.of + form) for form in FORMS]
-            verdicts = [form.judge(by_method(runs)) for form in forms]
-            if all(verdict == NOT_RUN for verdict in verdicts):
-                continue
-            words = " and ".join(f"{verdict} ({how})" for verdict, how in verdicts)
-            where = SCHEMES[scheme][0].lower() + SCHEMES[scheme][1:]
-            said.append(f"{claim.text}, {where}: {words}.")
-    return [*said, *_claims_of_table_1(found["table-1"].runs)]
+def _claims(found: Mapping[str, Gathered]) -> list[list[str]]:
+    """A table: each claim in words, with its verdict by both kinds of heads."""
+    lines = []
+    for scheme, runs in _by_scheme(found).items():
+        for claim in panel_of(scheme).claims if runs else ():
+            verdicts = verdicts_of(claim, runs)
+            if any(verdict != NOT_RUN for verdict in verdicts):
+                where = SCHEMES[scheme][0].lower() + SCHEMES[scheme][1:]
+                lines.append([f"{claim.text}, {where}", *map(_told, verdicts)])
+    lines += _claims_of_table_1(found["table-1"].runs)
+    columns = [f"{heads}, {form}" for heads, form in product(HEADS, FORMS)]
+    return [["the paper says", *columns], ["---"] * (1 + len(columns)), *lines] if lines else []
 
 
-def _claims_of_table_1(runs: Sequence[Run]) -> list[str]:
-    """Without labels in training, by both kinds of heads."""
+def _told(verdict: tuple[Verdict, str]) -> str:
+    return f"{verdict[0]} ({verdict[1]})" if verdict != NOT_RUN else ""
+
+
+def _claims_of_table_1(runs: Sequence[Run]) -> list[list[str]]:
+    """By its three forms; the paper's heads were not asked for with labels in training."""
+    forms = ("solved", "labels", "paper")
     judged = [
-        [
-            (claim, f"{verdict} with {heads} ({how})")
-            for claim, verdict, how in table1.claims_of(own)
-        ]
-        for kind, heads in HEADS.items()
-        if (own := [run for run in runs if table1.form(run.experiment) == kind])
+        table1.claims_of(own)
+        for form in forms
+        if (own := [run for run in runs if table1.form(run.experiment) == form])
     ]
+    if len(judged) < len(forms):
+        return []
     return [
-        f"{same[0][0]}: {', '.join(words for _, words in same)}."
+        [same[0][0], *(_told((verdict, detail)) for _, verdict, detail in same), ""]
         for same in zip(*judged, strict=True)
     ]
 

@@ -192,8 +192,10 @@ def _judge(
     held = sum(statistics.mean(over_seeds) > 0 for over_seeds in differences)
     single = [difference > 0 for over_seeds in differences for difference in over_seeds]
     verdict: Verdict = "reproduced" if held == len(pairs) else "not reproduced"
-    detail = f"{held} of {len(pairs)} differences have the paper's sign on average"
-    return verdict, f"{detail}, {sum(single)} of {len(single)} seed by seed"
+    detail = f"{held} of {len(pairs)} signs as in the paper"
+    if len(single) > len(pairs):
+        detail += f" on average, {sum(single)} of {len(single)} seed by seed"
+    return verdict, detail
 
 
 RECIPES = (

@@ -53,31 +53,41 @@ def passes(row: Row) -> str:
     return f"{looks / (sum(held) / len(held)):.0f}" if looks and all(held) else "0"
 
 
+def told_apart(test: PairedTest, p: float) -> bool:
+    """Whether two methods differ, by the corrected p over clients and by the interval over seeds.
+
+    The clients of a seed share an encoder, so a test over clients alone would find differences that
+    other seeds do not show.
+    """
+    half = test.difference.half
+    return p < SURE and (half is None or abs(test.difference.value) > half)
+
+
 def in_words(tests: Sequence[PairedTest], only_sure: bool = False) -> list[str]:
     """Every test as a sentence, or those that tell two methods apart, corrected over all tests."""
     adjusted = holm([test.p for test in tests])
     return [
         _sentence(test, p)
         for test, p in zip(tests, adjusted, strict=True)
-        if p < SURE or not only_sure
+        if told_apart(test, p) or not only_sure
     ]
 
 
 def _sentence(test: PairedTest, p: float) -> str:
-    ahead, behind, value = test.one, test.other, test.difference.value
-    if value < 0:
-        ahead, behind, value = behind, ahead, -value
     sure = f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
-    interval = "" if test.difference.half is None else f" ± {100 * test.difference.half:.2f}"
+    value, half = 100 * test.difference.value, test.difference.half
+    interval = "" if half is None else f" ± {100 * half:.2f}"
     kind = KINDS[test.group]
-    if p >= SURE:
+    if told_apart(test, p):
+        ahead, behind = (test.one, test.other) if value > 0 else (test.other, test.one)
         return (
-            f"{test.one} and {test.other} are not told apart on {kind} clients "
-            f"({100 * test.difference.value:+.2f}{interval} points, {sure})"
+            f"**{ahead} is ahead of {behind}** on {kind} clients by {abs(value):.2f}{interval} "
+            f"points ({sure})"
         )
+    but = ", on these clients, but other seeds may say otherwise" if p < SURE else ""
     return (
-        f"**{ahead} is ahead of {behind}** on {kind} clients by {100 * value:.2f}{interval} points "
-        f"({sure})"
+        f"{test.one} and {test.other} are not told apart on {kind} clients "
+        f"({value:+.2f}{interval} points, {sure}{but})"
     )
 
 
