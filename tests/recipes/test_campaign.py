@@ -75,6 +75,29 @@ def test_where_calibration_gains_and_where_it_loses():
     assert "ahead in 2 of 12 comparisons, behind in 2" in found.text
 
 
+def test_objectives_are_told_apart_by_the_encoder_alone_too():
+    """Calibration that gains in the encoder, and nothing beside patches and pixels."""
+
+    def accuracy(e):
+        alone = e.personal.features == "encoder"
+        return 0.5 + 0.1 * (e.method.name == "calibre") * alone
+
+    recipe = all_recipes.find("objectives")
+    made = recipe.experiments("cpu", [0, 1])
+    assert len({training_of(e) for e in made}) == len(made) / 2  # these heads cost no training
+    text = recipe.conclude(made_up(made, accuracy), "cpu").text
+    _, beside, alone = text.split("\n\nBy heads on ")
+    assert beside.startswith("encoder, patches and pixels:")
+    assert "ahead in 0 of 12" in beside
+    assert alone.startswith("the encoder alone:")
+    assert "ahead in 12 of 12" in alone
+    (line,) = [line for line in text.splitlines() if line.startswith("| Calibre (BYOL) |")]
+    columns = text.splitlines()[0].split(" | ")
+    at = columns.index("by the encoder alone: trained")
+    assert line.split(" | ")[at] == "60.95 ± 0.00"  # 60 %, and 0.95 points that the clients add
+    assert line.split(" | ")[1] == "50.95 ± 0.00"
+
+
 def test_what_seeds_do_not_agree_on_is_not_told_apart():
     """Every client of two seeds gains, but of one seed nine times as much as of the other."""
 

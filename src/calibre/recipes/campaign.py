@@ -18,7 +18,7 @@ from calibre.recipes.claims import LABELLED, OURS, TWO, Claim
 from calibre.recipes.figures34 import COMPARISONS, Panel
 from calibre.recipes.recipe import Conclusion, Recipe, Verdict
 from calibre.recipes.scales import LONGER, SOLVED, Scale, Scheme, experiment, method
-from calibre.recipes.wide_table import by_the_paper, in_words, tests_of, told_apart, wide_table
+from calibre.recipes.wide_table import Head, in_words, of_head, tests_of, told_apart, wide_table
 from calibre.report import figures
 from calibre.report.comparison_tables import PairedTest
 from calibre.report.inference import holm
@@ -46,7 +46,7 @@ METHODS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 SCHEMES: dict[Scheme, str] = {
     "dirichlet": "Class mixes from Dir(0.3)", "quantity": "Two classes per client",
 }  # fmt: skip
-HEADS = {"solved heads": "solved", "the paper's heads": "paper"}
+HEADS: dict[str, Head] = {"solved heads": "solved", "the paper's heads": "paper"}
 FORMS = {"without labels in training": "", "with them": " with labels"}
 CALIBRATION = (  # what the two terms and the weighting add
     (OURS, "pFL-SimCLR"), (LABELLED, "pFL-SimCLR with labels"),
@@ -77,7 +77,7 @@ def conclude_main(runs: Sequence[Run], scale: Scale) -> Conclusion:
     pictures: dict[str, Callable[[], Any]] = {}
     for scheme, title in SCHEMES.items():
         own = [run for run in runs if run.experiment.federation.scheme == scheme]
-        solved = [run for run in own if not by_the_paper(run)]
+        solved = of_head("solved", own)
         if not solved:
             continue
         rows = arrange(solved, floors=False)
@@ -105,9 +105,7 @@ def claims_of(scheme: Scheme, runs: Sequence[Run]) -> str:
 def verdicts_of(claim: Claim, runs: Sequence[Run]) -> list[tuple[Verdict, str]]:
     """By both kinds of heads, each without and with labels in training."""
     return [
-        replace(claim, of=claim.of + form).judge(
-            by_method([run for run in runs if run.experiment.personal.head == head])
-        )
+        replace(claim, of=claim.of + form).judge(by_method(of_head(head, runs)))
         for head, form in product(HEADS.values(), FORMS.values())
     ]
 
@@ -126,40 +124,49 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Metrics]]:
 
 
 OBJECTIVES = ("simclr", "byol", "simsiam", "moco", "swav", "smog")
+# patches and pixels may hide what an encoder gains: heads without them tell of it alone
+ENCODER_ALONE: dict[str, Any] = {"personal": {**SOLVED["personal"], "features": "encoder"}}
+PROBES: dict[Head, str] = {
+    "solved": "heads on encoder, patches and pixels", "encoder": "heads on the encoder alone",
+}  # fmt: skip
 
 
 def objective_experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
-    """All objectives, plain and calibrated, without labels in training."""
+    """All objectives, plain and calibrated, without labels in training; two heads on each."""
     return [
         experiment(
-            "cifar10", "dirichlet", scale, method(f"{kind}/{name}", scale), seed, None, SOLVED
+            "cifar10", "dirichlet", scale, method(f"{kind}/{name}", scale), seed, None, heads
         )
-        for seed, name, kind in product(seeds, OBJECTIVES, ("pfl-ssl", "calibre"))
+        for seed, name, kind, heads in product(
+            seeds, OBJECTIVES, ("pfl-ssl", "calibre"), (SOLVED, ENCODER_ALONE)
+        )
     ]
 
 
 def conclude_objectives(runs: Sequence[Run], scale: Scale) -> Conclusion:
-    tests = tests_of_calibration(runs)
-    said = [f"- {words}." for words in in_words(tests)]
-    parts = ["\n".join(said), in_short(tests)] if tests else []
-    return Conclusion("\n\n".join([wide_table(runs), *parts]))
+    parts = [wide_table(runs)]
+    for head, title in PROBES.items():
+        if tests := tests_of_calibration(of_head(head, runs)):
+            said = "\n".join(f"- {words}." for words in in_words(tests))
+            parts += [f"By {title}:", said, in_short(tests, title)]
+    return Conclusion("\n\n".join(parts))
 
 
 def tests_of_calibration(runs: Sequence[Run]) -> list[PairedTest]:
-    """Of every objective, calibrated against plain."""
-    rows = arrange(runs, floors=False)
+    """Of every objective, calibrated against plain; of runs of one kind of head."""
+    rows = arrange(runs, floors=False) if runs else []
     plain = {row.label.removeprefix("pFL-") for row in rows if row.label.startswith("pFL-")}
     return tests_of(rows, [(f"Calibre ({name})", f"pFL-{name}") for name in sorted(plain)])
 
 
-def in_short(tests: Sequence[PairedTest]) -> str:
+def in_short(tests: Sequence[PairedTest], heads: str) -> str:
     """In how many of the comparisons calibration gains or loses, corrected over all of them."""
     adjusted = holm([test.p for test in tests])
     apart = [test for test, p in zip(tests, adjusted, strict=True) if told_apart(test, p)]
     ahead = sum(test.difference.value > 0 for test in apart)
     return (
-        "Every objective calibrated, against plain, on trained and on novel clients: ahead in "
-        f"{ahead} of {len(tests)} comparisons, behind in {len(apart) - ahead}."
+        f"Every objective calibrated, against plain, on trained and on novel clients, by {heads}: "
+        f"ahead in {ahead} of {len(tests)} comparisons, behind in {len(apart) - ahead}."
     )
 
 

@@ -8,6 +8,7 @@ from calibre.recipes import table1
 from calibre.recipes.campaign import (
     FORMS,
     HEADS,
+    PROBES,
     SCHEMES,
     in_short,
     panel_of,
@@ -20,7 +21,7 @@ from calibre.recipes.label_budget import TYPICAL, budget_of, has_curve, series_o
 from calibre.recipes.recipe import Conclusion, Verdict
 from calibre.recipes.scales import Scheme
 from calibre.recipes.unseen_classes import row_of, runs_by_label
-from calibre.recipes.wide_table import by_the_paper, told_apart
+from calibre.recipes.wide_table import Head, of_head, told_apart
 from calibre.report.compare import paired_test
 from calibre.report.figures.label_budgets import lead_over
 from calibre.report.inference import holm
@@ -37,7 +38,7 @@ HEADER = ("labels per client", "clients × images, classes, encoder", "ways comp
 DRAWN_AGAINST = "FedAvg-FT"  # in the picture, of these
 DRAWN = (TWO, LABELLED, f"pFL-SimCLR{TYPICAL}", DRAWN_AGAINST, "FedPer", "local only", "own pixels")
 MOST_NAMED = 3  # ways that are not told apart from the best
-BY_THE_PAPER = ", the paper's head"
+OF_HEADS: dict[Head, str] = {"solved": "", "paper": ", the paper's head"}
 
 
 def summary(found: Mapping[str, Gathered]) -> Conclusion:
@@ -62,8 +63,9 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
             f"Mean of clients; its difference from {DRAWN_AGAINST}'s, with its 95 % interval over "
             "seeds; and the worst tenth of clients."
         )
-    if calibration := tests_of_calibration(found["objectives"].runs):
-        parts.append(in_short(calibration))
+    for head, title in PROBES.items():
+        if calibration := tests_of_calibration(of_head(head, found["objectives"].runs)):
+            parts.append(in_short(calibration, title))
     if claims := _claims(found):
         parts.append(
             "What the paper's claims came to at this scale, with the difference found and its 95 % "
@@ -120,12 +122,9 @@ def _by_scheme(found: Mapping[str, Gathered]) -> dict[Scheme, list[Run]]:
 def _of_both_heads(runs: Sequence[Run]) -> list[Row]:
     """A row for every method and kind of head: no method is ranked by one that ill suits it."""
     rows = []
-    for head in (False, True):
-        if own := [run for run in runs if by_the_paper(run) == head]:
-            rows += [
-                replace(row, label=row.label + BY_THE_PAPER * head)
-                for row in arrange(own, floors=False)
-            ]
+    for head, name in OF_HEADS.items():
+        if own := of_head(head, runs):
+            rows += [replace(row, label=row.label + name) for row in arrange(own, floors=False)]
     return rows
 
 

@@ -1,6 +1,8 @@
-"""Methods beside each other on one page: solved heads, and the paper's, from the same training."""
+"""Methods beside each other on one page: by several kinds of heads, from the same training."""
 
 from collections.abc import Sequence
+from itertools import chain, product
+from typing import Literal
 
 from calibre.report.compare import paired_test
 from calibre.report.comparison_tables import PairedTest, cell, p_value
@@ -13,16 +15,20 @@ HEADER = (
     "method", "trained: mean %", "variance", "worst 10th %", "novel: mean %", "variance",
     "worst 10th %",
 )  # fmt: skip
-PAPER = ("paper's head: trained", "novel")
+Head = Literal["solved", "encoder", "paper"]  # encoder: solved, on the encoder alone
+BESIDE: dict[Head, tuple[str, str]] = {  # the columns of other heads
+    "encoder": ("by the encoder alone: trained", "novel"),
+    "paper": ("paper's head: trained", "novel"),
+}
 SURE = 0.05  # p below which a difference is called one
 
 
 def wide_table(runs: Sequence[Run]) -> str:
     """One line per method, the best mean of trained clients first, as Markdown."""
-    rows = arrange([run for run in runs if not by_the_paper(run)], floors=False)
-    paper = [run for run in runs if by_the_paper(run)]
-    beside = {row.label: row for row in (arrange(paper, floors=False) if paper else ())}
-    header = [*HEADER, *(PAPER if paper else ()), "passes"]
+    rows = arrange(of_head("solved", runs), floors=False)
+    others = {head: own for head in BESIDE if (own := of_head(head, runs))}
+    beside = [{row.label: row for row in arrange(own, floors=False)} for own in others.values()]
+    header = [*HEADER, *chain.from_iterable(BESIDE[head] for head in others), "passes"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for row in rows:
         cells = [row.label]
@@ -30,17 +36,21 @@ def wide_table(runs: Sequence[Run]) -> str:
             cells.append(cell(row.estimate(group, "mean"), 100, 2))
             cells.append(cell(row.estimate(group, "variance"), 1, 4))
             cells.append(cell(row.estimate(group, "worst_tenth"), 100, 1))
-        if paper:
-            other = beside.get(row.label)
-            for group in KINDS:
-                cells.append(cell(other.estimate(group, "mean"), 100, 2) if other else "")
+        for other, group in product((rows.get(row.label) for rows in beside), KINDS):
+            cells.append(cell(other.estimate(group, "mean"), 100, 2) if other else "")
         lines.append([*cells, passes(row)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def by_the_paper(run: Run) -> bool:
-    """Whether its heads are the paper's ten epochs."""
-    return run.experiment.personal.head == "paper"
+def head_of(run: Run) -> Head:
+    """Which kind of head its clients have."""
+    if run.experiment.personal.head == "paper":
+        return "paper"
+    return "encoder" if run.experiment.personal.features == "encoder" else "solved"
+
+
+def of_head(head: Head, runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if head_of(run) == head]
 
 
 def passes(row: Row) -> str:
