@@ -1,30 +1,34 @@
 """Does `run --data` pay off? Folders of eight sites with few labels, against what is simpler.
 
-    python -m benchmarks.folders --labels 30 60 --draws 0 1 2 --out folders
+    python -m benchmarks.folders --ledger evidence
 
 Each draw of each data set is written as folders (``examples/as_folders.py``), and scored on images
 of the official test part, which decide nothing. Side by side, with the same heads: the personal
-models as `run --data` chooses, FedAvg-FT on the same folders, and the best floor. Runs that are
-there are not run again.
+models as `run --data` chooses, FedAvg-FT on the same folders, and the best floor. Runs that the
+ledger has, or that have finished, are not run again.
 """
 
 import argparse
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 import calibre
+from calibre.evidence.kept import Evidence
+from calibre.evidence.origin import Source
+from calibre.experiment import Experiment
+from calibre.recipes.folders import FOLDER, RIVAL, Draw, conclude
+from calibre.report.runs import Run
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "as_folders.py"
 SOURCES = ("cifar10", "fashion-mnist", "digits")
 FEW = ("--unlabelled", "20", "--test", "20")  # there are 1,797 digits in all
-WIDTH = 100  # of the table, in characters
-# of FedAvg-FT: on training images, with 60 labels, a point more than 100 rounds gave
-ENOUGH = {"rounds": 200, "epochs": 3}
+# on training images, with 60 labels, a point more than 100 rounds gave
+ENOUGH = {"method": RIVAL, "training": {"rounds": 200, "epochs": 3}, "personal": {"floors": []}}
 
 
 def main() -> None:
@@ -33,31 +37,35 @@ def main() -> None:
     parser.add_argument("--labels", nargs="+", type=int, default=[30, 60])
     parser.add_argument("--draws", nargs="+", type=int, default=[0, 1, 2], help="seeds")
     parser.add_argument("--rehearsal", action="store_true", help="test on training images")
-    parser.add_argument("--out", type=Path, default=Path("folders"))
+    parser.add_argument("--out", type=Path, default=Path(), help="where the folder 'folders' goes")
+    parser.add_argument("--ledger", type=Path, help="keep what runs come to there")
     chosen = parser.parse_args()
-    table = Table(
-        "folders", "chosen %", "worst", "FedAvg-FT %", "worst", "floor %", "worst", "floor"
-    )
-    for source in chosen.source:
-        for labels in chosen.labels:
-            found = []
-            for draw in chosen.draws:
-                try:
-                    place = folders(source, labels, draw, chosen.rehearsal, chosen.out)
-                except subprocess.CalledProcessError:  # it has said what is missing
-                    continue
-                figures, floor = compare(place)
-                found.append(figures)
-                table.add_row(place.name, *_cells(figures), floor)
-            if found:
-                mean = [sum(column) / len(found) for column in zip(*found, strict=True)]
-                table.add_row(f"{source}-{labels}, mean", *_cells(mean), end_section=True)
-            Console(width=WIDTH).print(table)
+    if chosen.rehearsal and chosen.ledger:
+        parser.error("--rehearsal: what is published is tested on test images; leave --ledger out")
+    kept = chosen.ledger and Evidence(chosen.ledger.resolve())
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    os.chdir(chosen.out)  # runs say where their images lie: from here, not on this machine
+    runs = list(_runs(product(chosen.source, chosen.labels, chosen.draws), chosen.rehearsal, kept))
+    print(conclude(runs) if runs else "no draw has enough images")
+
+
+def _runs(
+    draws: Iterable[tuple[str, int, int]], rehearsal: bool, kept: Evidence | None
+) -> Iterator[Run]:
+    """Both ways of every draw."""
+    source = Source.here()
+    for draw in draws:
+        try:
+            place = folders(*draw, rehearsal, Path(FOLDER))
+        except subprocess.CalledProcessError:  # it has said what is missing
+            continue
+        for changes in ({}, ENOUGH):
+            yield _reached(experiment_on(place, **changes), kept, source)
 
 
 def folders(source: str, labels: int, draw: int, rehearsal: bool, out: Path) -> Path:
     """A draw of a data set, as the folders of eight sites; not every one has enough images."""
-    place = out / f"{source}-{labels}-{'rehearsal-' if rehearsal else ''}{draw}"
+    place = out / Draw(f"{source}-rehearsal" if rehearsal else source, labels, draw).name
     if not place.exists():
         words = [source, place, "--seed", draw, "--labels", labels]
         words += [*(FEW if source == "digits" else ()), *(["--rehearsal"] if rehearsal else [])]
@@ -65,21 +73,19 @@ def folders(source: str, labels: int, draw: int, rehearsal: bool, out: Path) -> 
     return place
 
 
-def compare(place: Path) -> tuple[list[float], str]:
-    """Mean and worst client as chosen, by FedAvg-FT and by the best floor; which floor that is."""
-    experiment, _ = calibre.choose(place)
-    ours = calibre.run(experiment, place.with_name(f"{place.name}.chosen")).metrics
-    experiment, _ = calibre.choose(
-        place, method="fedavg-ft", training=ENOUGH, personal={"floors": []}
-    )
-    fedavg = calibre.run(experiment, place.with_name(f"{place.name}.fedavg-ft")).metrics
-    name, best = max(ours.floors.items(), key=lambda floor: floor[1].train.measure("mean"))
-    clients = [ours.train, fedavg.train, best.train]
-    return [100 * each.measure(what) for each in clients for what in ("mean", "min")], name
+def experiment_on(place: Path, **changes: Any) -> Experiment:
+    """As it is chosen for these folders, which it calls by the name they are given here."""
+    experiment, _ = calibre.choose(place, **changes)
+    return calibre.read_experiment(experiment, [f"data.source={place}"])
 
 
-def _cells(figures: Sequence[float]) -> list[str]:
-    return [f"{figure:.1f}" for figure in figures]
+def _reached(experiment: Experiment, kept: Evidence | None, source: Source) -> Run:
+    if kept and (entry := kept.find(experiment)):
+        return entry.run
+    source.check_unchanged()
+    place = Path("runs") / experiment.folder_name
+    run = calibre.run(experiment, place)
+    return kept.add(place, source).run if kept else run
 
 
 if __name__ == "__main__":

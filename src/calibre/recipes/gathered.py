@@ -37,6 +37,15 @@ def state_of(entries: Iterable[LedgerEntry]) -> str:
     return hashlib.sha256(" ".join(told).encode()).hexdigest()[:8]
 
 
+@dataclass(frozen=True)
+class Block:
+    """What stands on a page between two markers."""
+
+    conclusion: Conclusion
+    shown: tuple[LedgerEntry, ...]  # pictures are named after these
+    held: tuple[LedgerEntry, ...]  # that it rests on, or waits for others to
+
+
 def gather(recipe: Recipe, evidence: Evidence) -> Gathered:
     """As many seeds, from 0 on, as every variant has of which there is a run at all.
 
@@ -62,30 +71,37 @@ def _first(variant: Sequence[Experiment], evidence: Evidence) -> int:
     return len(variant)
 
 
-def concluded(found: Gathered) -> Conclusion:
+def block(found: Gathered) -> Block:
     """What a recipe's runs come to so far, where they were run, and how to run what is missing."""
     if not found.entries:
-        return Conclusion(f"Not run yet: `{found.command} --ledger evidence`")
+        return Block(
+            Conclusion(f"Not run yet: `{found.command} --ledger evidence`"), (), found.held
+        )
     conclusion = found.recipe.conclude(found.runs, "cpu")
-    return Conclusion(f"{conclusion.text}\n\n{provenance(found)}", conclusion.pictures)
+    small = provenance(found.command, found.entries, *_missing(found))
+    made = Conclusion(f"{conclusion.text}\n\n{small}", conclusion.pictures)
+    return Block(made, found.entries, found.held)
 
 
-def provenance(found: Gathered) -> str:
+def provenance(command: str, entries: Sequence[LedgerEntry], *more: str) -> str:
     """In small print: the command, how many runs, by which code, on what, for how long."""
-    origins = [entry.origin for entry in found.entries]
+    origins = [entry.origin for entry in entries]
     commits = list(dict.fromkeys(origin.commit for origin in origins))
     machines = list(dict.fromkeys(origin.machine for origin in origins))
     spent = duration(sum(origin.seconds for origin in origins))
     states = len({origin.code for origin in origins})
     words = [
-        f"`{found.command}`: {len(origins)} runs, {spent} in all on {' and '.join(machines)}",
+        f"`{command}`: {len(origins)} runs, {spent} in all on {' and '.join(machines)}",
         f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}",
         f"results of version {origins[0].results}"
         + f", by {states} states of the code that decides them" * (states > 1),
+        *more,
     ]
-    if found.missing:
-        of = (
-            f"seed{'s' * (found.seeds > 1)} 0 to {found.seeds - 1}" if found.seeds > 1 else "seed 0"
-        )
-        words.append(f"shown are runs of {of}; {found.missing} runs are still missing")
     return f"<sub>{'; '.join(words)}.</sub>"
+
+
+def _missing(found: Gathered) -> list[str]:
+    if not found.missing:
+        return []
+    of = f"seeds 0 to {found.seeds - 1}" if found.seeds > 1 else "seed 0"
+    return [f"shown are runs of {of}; {found.missing} runs are still missing"]

@@ -19,8 +19,8 @@ from typing import Any
 from calibre.errors import UserError
 from calibre.evidence.kept import Evidence
 from calibre.files import write_atomic
-from calibre.recipes import all_recipes, summary
-from calibre.recipes.gathered import Gathered, concluded, gather, state_of
+from calibre.recipes import all_recipes, folders, gathered, summary
+from calibre.recipes.gathered import Block, gather, state_of
 from calibre.report.figures.style import drawn_as
 from calibre.settings import nearest
 
@@ -30,6 +30,9 @@ BLOCK = re.compile(
     r"(?P<head><!-- evidence: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL
 )
 OPEN = re.compile(r"<!--\s*evidence")  # also where it is mistyped
+BLOCKS: Mapping[str, Callable[[Evidence], Block]] = {
+    "summary": summary.block, "folders": folders.block,
+}  # fmt: skip
 DPI = 150
 WIDTH = 100
 
@@ -73,20 +76,15 @@ def build(root: Path, evidence: Evidence) -> Published:
     used: set[str] = set()
 
     def content(name: str, page: str) -> str:
-        found = _gathered(name, page, evidence)
-        if name in summary.BLOCKS:
-            conclusion = summary.BLOCKS[name](found)
-        else:
-            conclusion = concluded(found[name])
-        entries = [entry for one in found.values() for entry in one.entries]
-        used.update(entry.name for one in found.values() for entry in one.held)
+        block = _made(name, page, evidence)
+        used.update(entry.name for entry in block.held)
 
         def place(picture: str) -> str:
-            path = f"{IMAGES}/{name}-{picture}-{state_of(entries)}.png"
-            pictures[path] = conclusion.pictures[picture]
+            path = f"{IMAGES}/{name}-{picture}-{state_of(block.shown)}.png"
+            pictures[path] = block.conclusion.pictures[picture]
             return os.path.relpath(path, Path(page).parent.as_posix())
 
-        return wrapped(conclusion.placed(place))
+        return wrapped(block.conclusion.placed(place))
 
     for page in PAGES:
         pages[page] = _filled(root, page, content)
@@ -94,14 +92,15 @@ def build(root: Path, evidence: Evidence) -> Published:
     return Published(root, pages, pictures, tuple(unused))
 
 
-def _gathered(name: str, page: str, evidence: Evidence) -> dict[str, Gathered]:
-    """What the ledger holds of the recipes that a block rests on."""
+def _made(name: str, page: str, evidence: Evidence) -> Block:
+    """A recipe's block, or one that rests on several or on none."""
     recipes = {n: recipe for n, recipe in all_recipes.recipes().items() if not recipe.models}
-    if name not in recipes and name not in summary.BLOCKS:
-        known = nearest(name, recipes | summary.BLOCKS)
-        raise UserError(f"{page}: there is no evidence '{name}': {known}")
-    parts = summary.RESTS_ON if name in summary.BLOCKS else (name,)
-    return {part: gather(recipes[part], evidence) for part in parts}
+    if name in recipes:
+        return gathered.block(gather(recipes[name], evidence))
+    if name in BLOCKS:
+        return BLOCKS[name](evidence)
+    known = nearest(name, [*recipes, *BLOCKS])
+    raise UserError(f"{page}: there is no evidence '{name}': {known}")
 
 
 def wrapped(text: str) -> str:

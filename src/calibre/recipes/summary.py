@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from calibre.recipes import table1
+from calibre.evidence.kept import Evidence
+from calibre.recipes import all_recipes, table1
 from calibre.recipes.campaign import (
     FORMS,
     HEADS,
@@ -16,7 +17,7 @@ from calibre.recipes.campaign import (
     verdicts_of,
 )
 from calibre.recipes.claims import LABELLED, NOT_RUN, TWO
-from calibre.recipes.gathered import Gathered
+from calibre.recipes.gathered import Block, Gathered, gather
 from calibre.recipes.label_budget import TYPICAL, budget_of, has_curve, series_of
 from calibre.recipes.recipe import Conclusion, Verdict
 from calibre.recipes.scales import Scheme
@@ -39,6 +40,13 @@ DRAWN_AGAINST = "FedAvg-FT"  # in the picture, of these
 DRAWN = (TWO, LABELLED, f"pFL-SimCLR{TYPICAL}", DRAWN_AGAINST, "FedPer", "local only", "own pixels")
 MOST_NAMED = 3  # ways that are not told apart from the best
 OF_HEADS: dict[Head, str] = {"solved": "", "paper": ", the paper's head"}
+
+
+def block(evidence: Evidence) -> Block:
+    found = {name: gather(all_recipes.find(name), evidence) for name in RESTS_ON}
+    shown = [entry for one in found.values() for entry in one.entries]
+    held = [entry for one in found.values() for entry in one.held]
+    return Block(summary(found), tuple(shown), tuple(held))
 
 
 def summary(found: Mapping[str, Gathered]) -> Conclusion:
@@ -203,6 +211,3 @@ def _claims_of_table_1(runs: Sequence[Run]) -> list[list[str]]:
         [same[0][0], *(_told((verdict, detail)) for _, verdict, detail in same), ""]
         for same in zip(*judged, strict=True)
     ]
-
-
-BLOCKS = {"summary": summary}
