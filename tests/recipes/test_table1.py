@@ -61,7 +61,7 @@ def test_the_paper_s_own_numbers_bear_its_claims_out():
 def test_one_sign_that_differs_is_noticed(changed, claim):
     text = table1.conclude(results({**table1.PAPER, **changed}), "cpu").text
     (line,) = [line for line in text.splitlines() if "**not reproduced**" in line]
-    assert line.startswith(f"- {claim},")
+    assert line.startswith(f"- {claim}: ")
 
 
 def test_what_is_missing_is_left_blank_and_its_claims_open():

@@ -1,14 +1,12 @@
 """What a reader can rely on, in short: which method is best where, and what the paper claimed."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 
 from calibre.evidence.kept import Evidence
 from calibre.recipes import all_recipes, table1
 from calibre.recipes.campaign import (
-    FORMS,
-    HEADS,
     PROBES,
     SCHEMES,
     in_short,
@@ -76,8 +74,9 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
             parts.append(in_short(calibration, title))
     if claims := _claims(found):
         parts.append(
-            "What the paper's claims came to at this scale, with the difference found and its 95 % "
-            "interval over seeds; open is what that interval leaves open:"
+            "What the paper's claims came to at this scale, measured by solved and by the paper's "
+            "heads, without and with labels in training; open is what the interval over seeds "
+            "leaves open ([differences and intervals](docs/results.md#the-main-comparison)):"
         )
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in claims))
     begun = [f"`{one.command}`, {one.missing:,} runs" for one in found.values()
@@ -180,34 +179,39 @@ def _best(rows: Sequence[Row], group: Group) -> str:
 
 
 def _claims(found: Mapping[str, Gathered]) -> list[list[str]]:
-    """A table: each claim in words, with its verdict by both kinds of heads."""
+    """A table: each claim, and by how many ways of measuring it came out how."""
     lines = []
     for scheme, runs in _by_scheme(found).items():
         for claim in panel_of(scheme).claims if runs else ():
-            verdicts = verdicts_of(claim, runs)
-            if any(verdict != NOT_RUN for verdict in verdicts):
+            if said := in_all([verdict for verdict, _ in verdicts_of(claim, runs)]):
                 where = SCHEMES[scheme][0].lower() + SCHEMES[scheme][1:]
-                lines.append([f"{claim.text}, {where}", *map(_told, verdicts)])
+                lines.append([f"{_unnumbered(claim.text)}, {where}", said])
     lines += _claims_of_table_1(found["table-1"].runs)
-    columns = [f"{heads}, {form}" for heads, form in product(HEADS, FORMS)]
-    return [["the paper says", *columns], ["---"] * (1 + len(columns)), *lines] if lines else []
+    return [["the paper says", "here, by how many ways of measuring"], ["---"] * 2, *lines] if lines else []
 
 
-def _told(verdict: tuple[Verdict, str]) -> str:
-    return f"{verdict[0]} ({verdict[1]})" if verdict != NOT_RUN else ""
+def _unnumbered(claim: str) -> str:
+    """Without what docs/results.md calls it: q1, or C10, q5."""
+    return claim.partition(": ")[2]
+
+
+def in_all(verdicts: Sequence[Verdict]) -> str:
+    """How often each verdict was reached, the most frequent first; nothing where none was."""
+    counts = Counter(verdict for verdict in verdicts if verdict != NOT_RUN[0])
+    ways = counts.total()
+    return ", ".join(f"{verdict} in {count} of {ways}" for verdict, count in counts.most_common())
 
 
 def _claims_of_table_1(runs: Sequence[Run]) -> list[list[str]]:
-    """By its three forms; the paper's heads were not asked for with labels in training."""
-    forms = ("solved", "labels", "paper")
+    """Of its three forms: the paper's heads were not asked for with labels in training."""
     judged = [
         table1.claims_of(own)
-        for form in forms
+        for form in table1.FORMS
         if (own := [run for run in runs if table1.form(run.experiment) == form])
     ]
-    if len(judged) < len(forms):
+    if len(judged) < len(table1.FORMS):
         return []
     return [
-        [same[0][0], *(_told((verdict, detail)) for _, verdict, detail in same), ""]
+        [_unnumbered(same[0][0]), in_all([verdict for _, verdict, _ in same])]
         for same in zip(*judged, strict=True)
     ]

@@ -174,9 +174,9 @@ def claims(
     with_l_n = (("none", "L_n"), ("L_p", "both"))
     q3 = [((x, without), (x, with_)) for x in ("swav", "smog") for without, with_ in with_l_n]
     return [
-        ("q1, SimCLR's mean: both > L_n > L_p > none", *_judge(means, q1)),
-        ("q2, L_p lowers the std of every objective", *_judge(stds, q2)),
-        ("q3, L_n lowers the mean of SwAV and SMoG", *_judge(means, q3)),
+        ("q1: SimCLR's mean rises from no term to L_p, to L_n, to both", *_judge(means, q1)),
+        ("q2: L_p lowers the std of every objective", *_judge(stds, q2)),
+        ("q3: L_n lowers the mean of SwAV and SMoG", *_judge(means, q3)),
     ]
 
 
