@@ -2,12 +2,9 @@
 
 import argparse
 import json
-import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,16 +17,17 @@ from benchmarks import (
     heads,
     importing,
     labelling,
+    page,
     rounds,
     scale,
     serving,
     startup,
 )
+from benchmarks.origin import commit, machine
 from benchmarks.regressions import regressions
-from calibre.cores import usable_cores
 from calibre.registry import OBJECTIVES
 
-LATEST = Path(__file__).parent / "latest.json"
+LATEST = page.LATEST
 
 
 def main() -> None:
@@ -70,7 +68,7 @@ def main() -> None:
             results += measure()
     for result in results:
         result["ratio"] = round(result["ratio"], 3)
-        result |= {"met": _met(result), "commit": _commit(), "machine": _machine()}
+        result |= {"met": _met(result), "commit": commit(), "machine": machine()}
         table.add_row(
             result["name"],
             f"{result['ratio']:g}",
@@ -91,15 +89,12 @@ def _keep(results: list[dict[str, Any]]) -> None:
     """Renew what was measured; each result says of which commit it is."""
     merged = {result["name"]: result for result in [*_kept(), *results]}
     LATEST.write_text(json.dumps(list(merged.values()), indent=2) + "\n")
+    page.write()
 
 
 def _kept() -> list[dict[str, Any]]:
     known: list[dict[str, Any]] = json.loads(LATEST.read_text()) if LATEST.exists() else []
     return known
-
-
-def _machine() -> str:
-    return f"{platform.machine()}, {usable_cores()} cores"
 
 
 def _met(result: dict[str, Any]) -> bool:
@@ -136,13 +131,6 @@ def _solved_heads() -> dict[str, Any]:
         "target": "<= 20",
         "settings": measured,
     }
-
-
-def _commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "none"
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.__main__ import _commit, _machine
 from benchmarks.bare import BareLoops
+from benchmarks.origin import commit, machine
 from benchmarks.peer_drivers.calibre_fl import experiment
 from benchmarks.peer_drivers.job import BATCH, CHOSEN, CLIENTS, FOLDER, IMAGES, PAIRS
 from calibre.engine.child import ENVIRONMENT
@@ -155,8 +155,8 @@ def _told(row: Row) -> Iterator[None]:
 
 def _keep(rows: list[Row], minutes: int) -> None:
     frame = {
-        "commit": _commit(),
-        "machine": _machine(),
+        "commit": commit(),
+        "machine": machine(),
         "minutes": minutes,
         "torch": TORCH,
         "job": {"clients": CLIENTS, "a round": CHOSEN, "images": IMAGES, "batch": BATCH,

@@ -8,7 +8,7 @@ import pytest
 
 from calibre import experiment as experiments
 from calibre.errors import UserError
-from calibre.recipes.folders import block, conclude, draw_of
+from calibre.recipes.folders import conclude, draw_of, passage
 from calibre.report.metrics import ByGroup, summary
 from tests.recipes.made_up import made_up
 
@@ -77,12 +77,12 @@ def origin():
 def test_a_draw_waits_for_both_methods(monkeypatch):
     whole = runs_on("folders/cifar10-30-0", 0.7, 0.6, FLOORS)
     half = runs_on("folders/cifar10-30-1", 0.7, 0.6, FLOORS)[:1]
-    made = block(held([*whole, *half]))
+    made = passage(held([*whole, *half]))
     assert [entry.run for entry in made.shown] == whole
     assert len(made.held) == 3
     assert "2 runs, 2 min in all on 2 cores" in made.conclusion.text
-    assert "Not run yet: `python -m benchmarks.folders" in block(held(half)).conclusion.text
-    assert block(held(made_up([on("digits", "calibre")], lambda e: 0.5))).held == ()
+    assert "Not run yet: `python -m benchmarks.folders" in passage(held(half)).conclusion.text
+    assert passage(held(made_up([on("digits", "calibre")], lambda e: 0.5))).held == ()
 
 
 def test_what_cannot_be_compared_is_named():

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from calibre.errors import UserError
 from calibre.evidence.kept import Evidence
 from calibre.experiment import Experiment
-from calibre.recipes.gathered import Block, provenance
+from calibre.recipes.gathered import Passage, provenance
 from calibre.recipes.recipe import Conclusion
 from calibre.recipes.wide_table import told_apart
 from calibre.report.compare import paired_test
@@ -61,15 +61,15 @@ def draw_of(experiment: Experiment) -> Draw | None:
     return found and Draw(found["source"], int(found["labels"]), int(found["draw"]))
 
 
-def block(evidence: Evidence) -> Block:
+def passage(evidence: Evidence) -> Passage:
     """What the ledger has of folders; a draw is shown when both methods were run on it."""
     held = [e for e in evidence.entries.values() if draw_of(e.run.experiment)]
     both = {draw for draw, runs in _by_draw(entry.run for entry in held).items() if len(runs) == 2}
     shown = [entry for entry in held if draw_of(entry.run.experiment) in both]
     if not shown:
-        return Block(Conclusion(f"Not run yet: `{COMMAND}`"), (), tuple(held))
+        return Passage(Conclusion(f"Not run yet: `{COMMAND}`"), (), tuple(held))
     text = "\n\n".join([conclude([entry.run for entry in shown]), provenance(COMMAND, shown)])
-    return Block(Conclusion(text), tuple(shown), tuple(held))
+    return Passage(Conclusion(text), tuple(shown), tuple(held))
 
 
 def conclude(runs: Iterable[Run]) -> str:

@@ -38,7 +38,7 @@ def state_of(entries: Iterable[LedgerEntry]) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
+class Passage:
     """What stands on a page between two markers."""
 
     conclusion: Conclusion
@@ -71,16 +71,16 @@ def _first(variant: Sequence[Experiment], evidence: Evidence) -> int:
     return len(variant)
 
 
-def block(found: Gathered) -> Block:
+def passage(found: Gathered) -> Passage:
     """What a recipe's runs come to so far, where they were run, and how to run what is missing."""
     if not found.entries:
-        return Block(
+        return Passage(
             Conclusion(f"Not run yet: `{found.command} --ledger evidence`"), (), found.held
         )
     conclusion = found.recipe.conclude(found.runs, "cpu")
     small = provenance(found.command, found.entries, *_missing(found))
     made = Conclusion(f"{conclusion.text}\n\n{small}", conclusion.pictures)
-    return Block(made, found.entries, found.held)
+    return Passage(made, found.entries, found.held)
 
 
 def provenance(command: str, entries: Sequence[LedgerEntry], *more: str) -> str:

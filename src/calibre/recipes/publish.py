@@ -20,7 +20,7 @@ from calibre.errors import UserError
 from calibre.evidence.kept import Evidence
 from calibre.files import write_atomic
 from calibre.recipes import all_recipes, folders, gathered, summary
-from calibre.recipes.gathered import Block, gather, state_of
+from calibre.recipes.gathered import Passage, gather, state_of
 from calibre.report.figures.style import drawn_as
 from calibre.settings import nearest
 
@@ -30,8 +30,8 @@ BLOCK = re.compile(
     r"(?P<head><!-- evidence: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL
 )
 OPEN = re.compile(r"<!--\s*evidence")  # also where it is mistyped
-BLOCKS: Mapping[str, Callable[[Evidence], Block]] = {
-    "summary": summary.block, "folders": folders.block,
+BLOCKS: Mapping[str, Callable[[Evidence], Passage]] = {
+    "summary": summary.passage, "folders": folders.passage,
 }  # fmt: skip
 DPI = 150
 WIDTH = 100
@@ -76,15 +76,15 @@ def build(root: Path, evidence: Evidence) -> Published:
     used: set[str] = set()
 
     def content(name: str, page: str) -> str:
-        block = _made(name, page, evidence)
-        used.update(entry.name for entry in block.held)
+        made = _made(name, page, evidence)
+        used.update(entry.name for entry in made.held)
 
         def place(picture: str) -> str:
-            path = f"{IMAGES}/{name}-{picture}-{state_of(block.shown)}.png"
-            pictures[path] = block.conclusion.pictures[picture]
+            path = f"{IMAGES}/{name}-{picture}-{state_of(made.shown)}.png"
+            pictures[path] = made.conclusion.pictures[picture]
             return os.path.relpath(path, Path(page).parent.as_posix())
 
-        return wrapped(block.conclusion.placed(place))
+        return wrapped(made.conclusion.placed(place))
 
     for page in PAGES:
         pages[page] = _filled(root, page, content)
@@ -92,11 +92,11 @@ def build(root: Path, evidence: Evidence) -> Published:
     return Published(root, pages, pictures, tuple(unused))
 
 
-def _made(name: str, page: str, evidence: Evidence) -> Block:
+def _made(name: str, page: str, evidence: Evidence) -> Passage:
     """A recipe's block, or one that rests on several or on none."""
     recipes = {n: recipe for n, recipe in all_recipes.recipes().items() if not recipe.models}
     if name in recipes:
-        return gathered.block(gather(recipes[name], evidence))
+        return gathered.passage(gather(recipes[name], evidence))
     if name in BLOCKS:
         return BLOCKS[name](evidence)
     known = nearest(name, [*recipes, *BLOCKS])

@@ -15,7 +15,7 @@ from calibre.recipes.campaign import (
     verdicts_of,
 )
 from calibre.recipes.claims import LABELLED, NOT_RUN, TWO
-from calibre.recipes.gathered import Block, Gathered, gather
+from calibre.recipes.gathered import Gathered, Passage, gather
 from calibre.recipes.label_budget import TYPICAL, budget_of, has_curve, series_of
 from calibre.recipes.recipe import Conclusion, Verdict
 from calibre.recipes.scales import Scheme
@@ -40,11 +40,11 @@ MOST_NAMED = 3  # ways that are not told apart from the best
 OF_HEADS: dict[Head, str] = {"solved": "", "paper": ", the paper's head"}
 
 
-def block(evidence: Evidence) -> Block:
+def passage(evidence: Evidence) -> Passage:
     found = {name: gather(all_recipes.find(name), evidence) for name in RESTS_ON}
     shown = [entry for one in found.values() for entry in one.entries]
     held = [entry for one in found.values() for entry in one.held]
-    return Block(summary(found), tuple(shown), tuple(held))
+    return Passage(summary(found), tuple(shown), tuple(held))
 
 
 def summary(found: Mapping[str, Gathered]) -> Conclusion:
@@ -187,7 +187,11 @@ def _claims(found: Mapping[str, Gathered]) -> list[list[str]]:
                 where = SCHEMES[scheme][0].lower() + SCHEMES[scheme][1:]
                 lines.append([f"{_unnumbered(claim.text)}, {where}", said])
     lines += _claims_of_table_1(found["table-1"].runs)
-    return [["the paper says", "here, by how many ways of measuring"], ["---"] * 2, *lines] if lines else []
+    return (
+        [["the paper says", "here, by how many ways of measuring"], ["---"] * 2, *lines]
+        if lines
+        else []
+    )
 
 
 def _unnumbered(claim: str) -> str:
