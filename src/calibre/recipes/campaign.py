@@ -14,7 +14,7 @@ from typing import Any
 
 from calibre.experiment import Experiment
 from calibre.personal.ways import way_of
-from calibre.recipes.claims import LABELLED, OURS, TWO, Claim
+from calibre.recipes.claims import LABELLED, OURS, PLAIN_LABELLED, TWO, Claim
 from calibre.recipes.figures34 import COMPARISONS, Panel
 from calibre.recipes.recipe import Conclusion, Recipe, Verdict
 from calibre.recipes.scales import LONGER, SOLVED, Scale, Scheme, experiment, method
@@ -49,10 +49,10 @@ SCHEMES: dict[Scheme, str] = {
 HEADS: dict[str, Head] = {"solved heads": "solved", "the paper's heads": "paper"}
 FORMS = {"without labels in training": "", "with them": " with labels"}
 CALIBRATION = (  # what the two terms and the weighting add
-    (OURS, "pFL-SimCLR"), (LABELLED, "pFL-SimCLR with labels"),
+    (OURS, "pFL-SimCLR"), (LABELLED, PLAIN_LABELLED),
 )  # fmt: skip
 LABELS = (
-    (LABELLED, OURS), ("pFL-SimCLR with labels", "pFL-SimCLR"), (TWO, LABELLED),
+    (LABELLED, OURS), (PLAIN_LABELLED, "pFL-SimCLR"), (TWO, LABELLED),
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from calibre.report.metrics import ByGroup, Group
 
 OURS = "Calibre (SimCLR)"
 LABELLED = f"{OURS} with labels"
+PLAIN_LABELLED = "pFL-SimCLR with labels"
 TWO = f"{LABELLED}, two networks"
 Runs = Mapping[str, Sequence[ByGroup]]  # metrics by method, one per seed
 NOT_RUN: tuple[Verdict, str] = (

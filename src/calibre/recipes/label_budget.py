@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from calibre.experiment import Experiment
 from calibre.recipes.campaign import NONE, TWO_NETWORKS, WITH_LABELS
-from calibre.recipes.claims import LABELLED, OURS, TWO
+from calibre.recipes.claims import LABELLED, OURS, PLAIN_LABELLED, TWO
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import LONGER, Scale, experiment, method
 from calibre.recipes.wide_table import told_apart
@@ -170,9 +170,15 @@ def leads(
 
 
 def _alike(one: Row, other: Row) -> bool:
-    """Whether both have the same seeds and clients, and are not of the same runs."""
-    seeds = [[(e.run.seed, len(e.run.clients)) for e in row.entries] for row in (one, other)]
-    return seeds[0] == seeds[1] and one.entries[0].run is not other.entries[0].run
+    """Whether both are of the same clients, and not of the same runs."""
+    clients = [
+        [
+            (e.run.seed, [(c.id, c.samples + c.unlabelled, c.test_samples) for c in e.run.clients])
+            for e in row.entries
+        ]
+        for row in (one, other)
+    ]
+    return clients[0] == clients[1] and one.entries[0].run is not other.entries[0].run
 
 
 def _crossing(differences: Mapping[int, float]) -> str:
@@ -198,6 +204,7 @@ BUDGETS = (
         ("calibre/simclr", "pfl-ssl/simclr", "pixels"),
         (
             ("calibre/simclr", WITH_LABELS),
+            ("pfl-ssl/simclr", WITH_LABELS),
             ("calibre/simclr", TWO_NETWORKS),
             *((name, NONE) for name in ("fedavg-ft", "fedper", "local")),
         ),
@@ -205,10 +212,12 @@ BUDGETS = (
             (f"{OURS}{TYPICAL}", OURS),
             (f"pFL-SimCLR{TYPICAL}", "pFL-SimCLR"),
             (OURS, "pFL-SimCLR"),
+            (LABELLED, PLAIN_LABELLED),
             (LABELLED, OURS),
             (TWO, LABELLED),
             *product((f"{OURS}{TYPICAL}", LABELLED, TWO), ("FedAvg-FT", "FedPer")),
-            *product((f"{OURS}{TYPICAL}",), ("local only", "own pixels")),
+            (f"{OURS}{TYPICAL}", "local only"),
+            (f"{OURS}{TYPICAL}", f"own pixels{TYPICAL}"),
         ),
     ),
     LabelBudget(
