@@ -164,14 +164,14 @@ def test_claims_are_judged_by_the_mean_gap_over_seeds():
     """Of two gaps, Student's t is 12.706 and the standard error half their distance."""
     seen = runs(**{OURS: [(0.8, 0.02), (0.6, 0.02)], "A": [(0.7, 0.01), (0.51, 0.01)]})
     assert Claim("x", "A", "train", "mean", 1.0).judge(seen) == (
-        "reproduced", "+9.50 ± 6.35",  # +10 and +9 points
+        "reproduced", "+9.50 ± 6.35 points",  # +10 and +9 points
     )  # fmt: skip
     assert Claim("x", "A", "train", "mean", None, below=True).judge(seen)[0] == "not reproduced"
     told = Claim("x", "A", "train", "variance", 0.0031).judge(seen)
     assert told == ("not reproduced", "+0.0100 ± 0.0000")
     assert Claim("x", "A", "train", "variance", 0.02).judge(seen)[0] == "reproduced"
     told = Claim("x", "A", "train", "variance", -20.0, relative=True).judge(seen)
-    assert told == ("not reproduced", "+100.00 ± 0.00")
+    assert told == ("not reproduced", "+100.00 ± 0.00 %")
     missing = Claim("x", "C", "train", "mean", 1.0).judge(seen)
     assert missing[0] == "not comparable at this scale"
 
@@ -179,7 +179,7 @@ def test_claims_are_judged_by_the_mean_gap_over_seeds():
 def test_what_other_seeds_may_decide_is_open():
     seen = runs(**{OURS: [(0.8, 0.02), (0.6, 0.01)], "A": [(0.7, 0.01), (0.65, 0.01)]})
     assert Claim("x", "A", "train", "mean", 1.0).judge(seen) == (
-        "open", "+2.50 ± 95.30",  # +10 and -5 points
+        "open", "+2.50 ± 95.30 points",  # +10 and -5 points
     )  # fmt: skip
     assert Claim("x", "A", "train", "variance", 0.0031).judge(seen)[0] == "open"
 
@@ -190,13 +190,13 @@ def test_the_best_other_method_is_the_best_over_all_seeds_and_not_another_calibr
         "Calibre (BYOL)": [(0.9, 0.01)] * 2,
     })  # fmt: skip
     told = Claim("x", None, "train", "mean", 1.0).judge(seen)
-    assert told == ("reproduced", "+15.00 ± 0.00")  # not the mean of +10 and +15
+    assert told == ("reproduced", "+15.00 ± 0.00 points")  # not the mean of +10 and +15
 
 
 def test_a_claim_that_a_method_falls_below_another():
     seen = runs(**{"pFL-SimCLR": [(0.6, 0.02), (0.61, 0.01)], "local only": [(0.7, 0.01)] * 2})
     claim = Claim("q6", "local only", "train", "mean", None, of="pFL-SimCLR", below=True)
-    assert claim.judge(seen) == ("reproduced", "-9.50 ± 6.35")
+    assert claim.judge(seen) == ("reproduced", "-9.50 ± 6.35 points")
     assert claim.text == "q6: pFL-SimCLR's mean over clients that trained is below local only's"
     seen |= runs(**{"local only": [(0.5, 0.01)] * 2})
     assert claim.judge(seen)[0] == "not reproduced"

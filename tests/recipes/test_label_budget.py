@@ -78,7 +78,7 @@ def test_the_curve_is_drawn():
     panels = found.pictures["curve"]().axes
     assert len(panels) == 6
     lines = panels[0].get_lines()
-    assert len(lines) == 11  # as many as there are series
+    assert len(lines) == 12  # as many as there are series
     assert lines[0].get_xdata().tolist() == [5, 10, 20, 40, 80, 400]
 
 

@@ -47,7 +47,27 @@ def test_the_paper_s_own_numbers_bear_its_claims_out():
     text = table1.conclude(results(table1.PAPER, wobble=0.5), "cpu").text
     assert text.count("**reproduced**") == 3
     assert "| both | 89.16 ± 10.58 | 89.16 ± 10.58 | 81.42 ± 11.93 | 81.42 ± 11.93 |" in text
-    assert "12 of 12 seed by seed" in text  # q2: 3 objectives x 2 pairs x 2 seeds
+    # q2: 3 objectives x 2 pairs; both seeds wobble alike in all cells
+    assert "(6 of 6 signs as in the paper; beyond the interval over seeds 6 as there and 0 " in text
+
+
+def test_what_seeds_do_not_agree_on_is_open_and_so_is_what_one_seed_says():
+    def wobbling(seeds):
+        made = results(table1.PAPER, seeds)
+        for run in made[len(made) // 2 :]:  # of the second seed: SimCLR with both, far below
+            if table1.cell(run.experiment) == ("simclr", "both"):
+                object.__setattr__(run.metrics.train, "mean", 0.7)
+        return table1.conclude(made, "cpu").text
+
+    (line,) = [line for line in wobbling(2).splitlines() if line.startswith("- q1: ")]
+    # 89.16 and 70 against 81.07: -1.5 on average
+    assert line.endswith(
+        "**open** (2 of 3 signs as in the paper; beyond the interval over seeds 2 as there and 0 "
+        "otherwise)"
+    )
+    text = table1.conclude(results(table1.PAPER, seeds=1), "cpu").text
+    assert text.count("**open**") == 3
+    assert "(3 of 3 signs as in the paper)" in text
 
 
 @pytest.mark.parametrize(
@@ -86,7 +106,7 @@ def test_solved_heads_stand_on_the_same_training_as_the_paper_s():
 
 def test_the_weighting_alone_is_told_apart_from_none():
     made = []
-    for e in table1.experiments("cpu", [0]):
+    for e in table1.experiments("cpu", [0, 1]):
         if table1.cell(e) == ("simclr", "none") and table1.form(e) in ("solved", None):
             right = 0.7 if table1.form(e) == "solved" else 0.6
             figures = metrics(train={"clients": 9, "mean": right, "std": 0.0})
@@ -94,7 +114,7 @@ def test_the_weighting_alone_is_told_apart_from_none():
     text = table1.conclude(made, "cpu").text
     assert (
         "**SimCLR weighted by divergence is ahead of SimCLR weighted by size** on trained clients "
-        "by 10.00 ± 0.00 points (p = 0.004)"  # two sides of 2^-9
+        "by 10.00 ± 0.00 points (p < 0.001)"  # two sides of 2^-18
     ) in text
 
 

@@ -1,6 +1,6 @@
 from calibre.data.formats.cifar import CIFAR10
 from calibre.recipes import all_recipes
-from calibre.recipes.unseen_classes import TRIPLES
+from calibre.recipes.unseen_classes import TRIPLES, complete_rows
 from tests.recipes.made_up import made_up
 
 RECIPE = all_recipes.find("novel-classes")
@@ -26,5 +26,9 @@ def test_every_triple_and_all_of_them_over_seeds():
     # the novel clients 20 to 29 add 2.45 points on average, the worst tenth 2.0
     assert line.startswith("| FedAvg-FT | 52.45 ± 0.00 | 53.45 ± 0.00 | 54.45 ± 0.00 | 53.45 ± ")
     assert "**Calibre (SimCLR) is ahead of FedAvg-FT** on novel clients by 20.00" in text
+    # the triples of a seed are one measurement: 60 pairs of clients, two seeds
+    runs = made_up(RECIPE.experiments("cpu", [0, 1]), accuracy)
+    (row,) = [row for row in complete_rows(runs) if row.label == "FedAvg-FT"]
+    assert [len(entry.accuracies("novel")) for entry in row.entries] == [30, 30]
     part = RECIPE.conclude(made_up(RECIPE.experiments("cpu", [0])[:3], accuracy), "cpu").text
     assert part.count("\n| ") >= 3

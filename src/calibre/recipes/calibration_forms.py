@@ -8,6 +8,7 @@ paper's form is also trained five times as long, beside plain pFL-SimCLR that is
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from calibre.recipes.recipe import Conclusion, Recipe, by_name
 from calibre.recipes.scales import SOLVED, Scale, experiment, method
 from calibre.recipes.wide_table import told_apart
 from calibre.report.compare import paired_test
-from calibre.report.comparison_tables import cell, p_value
+from calibre.report.comparison_tables import PairedTest, cell, p_value
 from calibre.report.inference import holm
 from calibre.report.rows import Entry, Row
 from calibre.report.runs import Run
@@ -95,6 +96,26 @@ def experiments(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
 
 def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     """Of each form the validation accuracy, and what it gains over none."""
+    rows, tests = rows_and_tests(runs, scale)
+    header = ["form", "mean %", "variance", "worst 10th %", "against none, points", "p"]
+    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    for name, row in rows.items():
+        cells = [
+            cell(row.estimate("train", "mean"), 100, 2),
+            cell(row.estimate("train", "variance"), 1, 4),
+            cell(row.estimate("train", "worst_tenth"), 100, 1),
+        ]
+        test = tests.get(name)
+        against = [cell(test.difference, 100, 2), p_value(test.adjusted)] if test else ["", ""]
+        lines.append([name, *cells, *against])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return Conclusion("\n\n".join([table, in_short(tests)]))
+
+
+def rows_and_tests(
+    runs: Sequence[Run], scale: Scale
+) -> tuple[dict[str, Row], dict[str, PairedTest]]:
+    """By form: what it comes to, and the test against none, corrected over all forms."""
     of_seeds = sorted({run.seed for run in runs})
     wanted = {
         name: [form.experiment(scale, seed) for seed in of_seeds] for name, form in FORMS.items()
@@ -107,29 +128,21 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
         for name, plain in ((name, FORMS[name].plain) for name in rows)
         if name != plain and seeds[name] == seeds.get(plain)
     }
-    sure = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
-    header = ["form", "mean %", "variance", "worst 10th %", "against none, points", "p"]
-    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
-    for name in rows:
-        cells = [
-            cell(rows[name].estimate("train", "mean"), 100, 2),
-            cell(rows[name].estimate("train", "variance"), 1, 4),
-            cell(rows[name].estimate("train", "worst_tenth"), 100, 1),
-        ]
-        test = tests.get(name)
-        against = [cell(test.difference, 100, 2), p_value(sure[name])] if test else ["", ""]
-        lines.append([name, *cells, *against])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    apart = [name for name, test in tests.items() if told_apart(test, sure[name])]
-    helps = [name for name in apart if tests[name].difference.value > 0]
-    hurts = [name for name in apart if tests[name].difference.value < 0]
-    return Conclusion("\n\n".join([table, _verdict(helps, hurts, len(sure))]))
+    adjusted = holm([test.p for test in tests.values()])
+    return rows, {
+        name: replace(test, adjusted=p)
+        for (name, test), p in zip(tests.items(), adjusted, strict=True)
+    }
 
 
-def _verdict(helps: Sequence[str], hurts: Sequence[str], tried: int) -> str:
-    if not tried:
+def in_short(tests: Mapping[str, PairedTest]) -> str:
+    """Which forms help and which hurt."""
+    if not tests:
         return "Nothing to compare yet."
-    said = [f"Of {tried} forms, {len(helps)} gain significantly over none"]
+    apart = {name: test for name, test in tests.items() if told_apart(test, test.adjusted)}
+    helps = [name for name, test in apart.items() if test.difference.value > 0]
+    hurts = [name for name, test in apart.items() if test.difference.value < 0]
+    said = [f"Of {len(tests)} forms, {len(helps)} gain significantly over none"]
     said += [f": {'; '.join(helps)}" if helps else "", f", and {len(hurts)} lose"]
     said += [f": {'; '.join(hurts)}" if hurts else "", "."]
     return "".join(said)

@@ -49,7 +49,8 @@ class Claim:
     def judge(self, runs: Runs) -> tuple[Verdict, str]:
         """Better means: a higher mean, or a variance no further above than the paper's own.
 
-        Open is what other seeds might decide otherwise, by the interval over these.
+        Open is what other seeds might decide otherwise, by the interval over these; one seed tells
+        nothing of others.
         """
         uncalibrated = [name for name in runs if not name.startswith("Calibre (")]
         others = [self.against] if self.against else uncalibrated
@@ -59,7 +60,8 @@ class Claim:
         mean, half = statistics.mean(gaps), half_interval(gaps)
         digits = 2 if self.key == "mean" or self.relative else 4
         said = f"{mean:+.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None else "")
-        if half is not None and abs(mean - self._limit) <= half:
+        said += " %" if self.relative else " points" * (self.key == "mean")
+        if half is None or abs(mean - self._limit) <= half:
             return "open", said
         return ("reproduced" if self._holds(mean) else "not reproduced"), said
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from calibre.experiment import Experiment
 from calibre.recipes.campaign import NONE, TWO_NETWORKS
 from calibre.recipes.claims import TWO
-from calibre.recipes.label_budget import build, leads, table_of
+from calibre.recipes.label_budget import Lead, build, leads, looks, table_of
 from calibre.recipes.recipe import Conclusion, Recipe, by_name
 from calibre.recipes.scales import Scale, method
 from calibre.report.metrics import Group
@@ -92,19 +92,14 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     """What each comes to with how many labels, and who is ahead."""
     series = series_of(runs, scale)
     tables = [table_of(series, group, measure) for group, measure in product(GROUPS, MEASURES)]
-    said = [f"- {words}." for words in leads(series, PAIRS, GROUPS)]
+    said = [f"- {lead.sentence}." for lead in leads(series, PAIRS, GROUPS)]
     return Conclusion("\n\n".join([*tables, looks(series), "\n".join(said)]))
 
 
-def looks(series: Mapping[str, Mapping[int, Row]]) -> str:
-    """How many images training looked at, of all clients together, as Markdown."""
-    budgets = sorted({budget for by_budget in series.values() for budget in by_budget})
-    header = ["images looked at, in thousands", *(f"{budget} labels" for budget in budgets)]
-    lines = [header, ["---", *["---:"] * len(budgets)]]
-    for name, by_budget in series.items():
-        seen = [by_budget[b].cost("images") if b in by_budget else None for b in budgets]
-        lines.append([name, *("" if count is None else f"{count / 1000:,.0f}" for count in seen)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def leads_of_ours(runs: Sequence[Run]) -> list[Lead]:
+    """Where those that look at as many images come to in comparison with ours."""
+    found = leads(series_of(runs, "cpu"), PAIRS, GROUPS)
+    return [lead for lead in found if lead.one == TWO]
 
 
 def series_of(runs: Sequence[Run], scale: Scale) -> dict[str, dict[int, Row]]:

@@ -8,7 +8,7 @@ drawn at random: the same ones.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from calibre.experiment import Experiment
 from calibre.recipes.campaign import NONE, TWO_NETWORKS, WITH_LABELS
@@ -76,7 +76,10 @@ class LabelBudget:
         groups: list[Group] = ["train", "novel"] if self.clients == "all" else ["novel"]
         parts = [table_of(series, group, measure) for group in groups for measure in MEASURES]
         parts.append("![against labels per client](picture:curve)")
-        parts.append("\n".join(f"- {said}." for said in leads(series, self.pairs, groups)))
+        if self.clients == "all":
+            parts.append(looks(series))
+        found = leads(series, self.pairs, groups)
+        parts.append("\n".join(f"- {lead.sentence}." for lead in found))
         return Conclusion("\n\n".join(parts), {"curve": lambda: label_budgets(series)})
 
 
@@ -132,11 +135,35 @@ def table_of(series: Mapping[str, Mapping[int, Row]], group: Group, measure: str
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def looks(series: Mapping[str, Mapping[int, Row]]) -> str:
+    """How many images training looked at, of all clients together, as Markdown."""
+    budgets = sorted({budget for by_budget in series.values() for budget in by_budget})
+    header = ["images looked at, in thousands", *(f"{budget} labels" for budget in budgets)]
+    lines = [header, ["---", *["---:"] * len(budgets)]]
+    for name, by_budget in series.items():
+        seen = [by_budget[b].cost("images") if b in by_budget else None for b in budgets]
+        lines.append([name, *("" if count is None else f"{count / 1000:,.0f}" for count in seen)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+class Lead(NamedTuple):
+    """With how many labels one method is ahead of another."""
+
+    one: str
+    other: str
+    group: Group
+    words: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.one} against {self.other}, {KINDS[self.group]} clients: {self.words}"
+
+
 def leads(
     series: Mapping[str, Mapping[int, Row]],
     pairs: Sequence[tuple[str, str]],
     groups: Sequence[Group],
-) -> list[str]:
+) -> list[Lead]:
     """Of each pair: with how many labels which one is ahead, corrected over all of these tests."""
     tests: dict[tuple[str, str, Group], dict[int, PairedTest]] = {}
     for (one, other), group in product(pairs, groups):
@@ -165,7 +192,7 @@ def leads(
             if found
         ]  # fmt: skip
         crossing = _crossing({b: test.difference.value for b, test in by_budget.items()})
-        said.append(f"{one} against {other}, {KINDS[group]} clients: {'; '.join(words)}{crossing}")
+        said.append(Lead(one, other, group, "; ".join(words) + crossing))
     return said
 
 

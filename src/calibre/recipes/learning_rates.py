@@ -7,9 +7,10 @@ from calibre.experiment import Experiment
 from calibre.recipes.rates import RATES
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.recipes.scales import SOLVED, Scale, experiment, method, rate
-from calibre.recipes.wide_table import SURE, in_words
+from calibre.recipes.wide_table import SURE
 from calibre.report.compare import paired_test
 from calibre.report.comparison_tables import PairedTest
+from calibre.report.inference import holm
 from calibre.report.rows import Entry, Row, mean_of
 from calibre.report.runs import Run
 from calibre.settings import validate
@@ -75,11 +76,11 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     tests: list[PairedTest] = []
     for name, row in scores.items():
         means = {value: mean_of(own, "train") for value, own in row.items()}
-        best = max(means, key=lambda value: (means[value], -value))
+        used = _in_use(next(iter(found[name].values()))[0].experiment)
+        best = max(means, key=lambda value: (means[value], value == used, -value))
         cells = {value: f"{100 * mean:.1f}" for value, mean in means.items()}
         edge = "*" * (best in (min(means), max(means)))
         cells[best] = f"**{cells[best]}**" + f"\\{edge}" * bool(edge)
-        used = _in_use(next(iter(found[name].values()))[0].experiment)
         if used != best and used in row:
             tests.append(paired_test("train", row[best], row[used]))
         cells_of_row = [cells.get(value, "") for value in rates]
@@ -91,9 +92,12 @@ def _verdict(tests: Sequence[PairedTest]) -> str:
     """Whether some rate is better than the one in use, by more than chance."""
     if not tests:
         return "Every method uses its best rate."
-    sure = [words for words in in_words(tests) if words.startswith("**")]
-    if sure:
-        return "\n".join(f"- {words}." for words in sure)
+    adjusted = holm([test.p for test in tests])
+    if sure := [test for test, p in zip(tests, adjusted, strict=True) if p < SURE]:
+        return "\n".join(
+            f"- **{t.one} is ahead of {t.other}** by {100 * t.difference.value:.2f} points."
+            for t in sure
+        )
     return (
         f"Other rates than those in use were best for {len(tests)} of the methods; none of them is "
         f"told apart from the one in use (paired tests over clients, p >= {SURE:g} after Holm)."

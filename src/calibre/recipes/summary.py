@@ -1,12 +1,12 @@
 """What a reader can rely on, in short: which method is best where, and what the paper claimed."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from calibre.evidence.kept import Evidence
-from calibre.recipes import all_recipes, table1
+from calibre.recipes import all_recipes, calibration_forms, equal_images, table1
 from calibre.recipes.campaign import (
+    CALIBRATION,
     PROBES,
     SCHEMES,
     in_short,
@@ -16,27 +16,37 @@ from calibre.recipes.campaign import (
 )
 from calibre.recipes.claims import LABELLED, NOT_RUN, TWO
 from calibre.recipes.gathered import Gathered, Passage, gather
-from calibre.recipes.label_budget import TYPICAL, budget_of, has_curve, series_of
+from calibre.recipes.label_budget import (
+    BUDGETS,
+    TYPICAL,
+    Lead,
+    budget_of,
+    has_curve,
+    leads,
+    series_of,
+)
 from calibre.recipes.recipe import Conclusion, Verdict
 from calibre.recipes.scales import Scheme
-from calibre.recipes.unseen_classes import row_of, runs_by_label
+from calibre.recipes.unseen_classes import complete_rows
 from calibre.recipes.wide_table import Head, of_head, told_apart
-from calibre.report.compare import paired_test
+from calibre.report.compare import paired_tests
 from calibre.report.figures.label_budgets import lead_over
-from calibre.report.inference import holm
 from calibre.report.metrics import Group
 from calibre.report.rows import Row, arrange, mean_of
 from calibre.report.runs import Run
 from calibre.wording import percent
 
 RESTS_ON = (
-    "label-budget", "main-comparison", "larger-scale", "novel-classes", "objectives", "table-1",
+    "label-budget", "main-comparison", "larger-scale", "novel-classes", "equal-images",
+    "objectives", "calibration-forms", "table-1",
 )  # fmt: skip
-HEADER = ("labels per client", "clients × images, classes, encoder", "ways compared",
-          "best where it trained", "best at novel clients")  # fmt: skip
-DRAWN_AGAINST = "FedAvg-FT"  # in the picture, of these
-DRAWN = (TWO, LABELLED, f"pFL-SimCLR{TYPICAL}", DRAWN_AGAINST, "FedPer", "local only", "own pixels")
-MOST_NAMED = 3  # ways that are not told apart from the best
+AGAINST = "FedAvg-FT"  # stands beside the best everywhere
+HEADER = (
+    "labels per client", "best where it trained", AGAINST, "level with the best",
+    "best at novel clients", AGAINST, "level with the best",
+    f"thousand images looked at: best, {AGAINST}",
+)  # fmt: skip
+DRAWN = (TWO, LABELLED, f"pFL-SimCLR{TYPICAL}", AGAINST, "FedPer", "local only", "own pixels")
 OF_HEADS: dict[Head, str] = {"solved": "", "paper": ", the paper's head"}
 
 
@@ -48,37 +58,33 @@ def passage(evidence: Evidence) -> Passage:
 
 
 def summary(found: Mapping[str, Gathered]) -> Conclusion:
-    """A table, a picture and the claims; of what was not run, the command."""
-    lines = [*_by_labels(found["label-budget"].runs), *_with_all(found)]
+    """A table, a picture, who is ahead, and the claims; of what was not run, the command."""
     parts, pictures = [], {}
-    if lines:
-        rows = [HEADER, ["---"] * len(HEADER), *lines]
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-        parts.append(
-            "Best: the highest mean of clients, each with its own model. Two ways are told apart "
-            "where paired tests over clients do it (corrected over the tests of a line) and the "
-            "interval over seeds does, too. Heads are solved unless another is named, labels "
-            "drawn at random unless they are called typical."
-        )
+    if lines := [*_by_labels(found["label-budget"].runs), *_with_all(found)]:
+        parts += [_table([HEADER, *lines]), _caption(found)]
     series = series_of(found["label-budget"].runs)
     drawn = {name: series[name] for name in DRAWN if name in series}
-    if has_curve(drawn) and DRAWN_AGAINST in drawn:
-        pictures["curve"] = lambda: lead_over(DRAWN_AGAINST, drawn)
+    if has_curve(drawn) and AGAINST in drawn:
+        pictures["curve"] = lambda: lead_over(AGAINST, drawn)
         parts.append("![accuracy and fairness against labels per client](picture:curve)")
         parts.append(
-            f"Mean of clients; its difference from {DRAWN_AGAINST}'s, with its 95 % interval over "
-            "seeds; and the worst tenth of clients."
+            f"Mean of clients; its difference from {AGAINST}'s, with its 95 % interval over seeds; "
+            "and the worst tenth of clients."
         )
-    for head, title in PROBES.items():
-        if calibration := tests_of_calibration(of_head(head, found["objectives"].runs)):
-            parts.append(in_short(calibration, title))
+    if ahead := _ahead(found):
+        parts += ["Who is ahead of whom on the same clients:"]
+        parts += ["\n".join(f"- {lead.sentence}." for lead in ahead)]
+    if calibration := _calibration(found):
+        parts += ["What calibration adds to self-supervision:"]
+        parts += ["\n".join(f"- {words}" for words in calibration)]
     if claims := _claims(found):
         parts.append(
-            "What the paper's claims came to at this scale, measured by solved and by the paper's "
-            "heads, without and with labels in training; open is what the interval over seeds "
-            "leaves open ([differences and intervals](docs/results.md#the-main-comparison)):"
+            "What the paper's claims came to at this scale, as the paper measures (its heads, no "
+            "label in training) and as suits it better here (solved heads, labels in training), "
+            "with differences and 95 % intervals over seeds, which are not corrected for the "
+            "number of claims. Open is what an interval leaves open:"
         )
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in claims))
+        parts.append(_table(claims))
     begun = [f"`{one.command}`, {one.missing:,} runs" for one in found.values()
              if one.entries and one.missing]  # fmt: skip
     if begun:
@@ -89,6 +95,35 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
     return Conclusion("\n\n".join(parts), pictures)
 
 
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    header, *rest = lines
+    rows = [header, ["---"] * len(header), *rest]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _caption(found: Mapping[str, Gathered]) -> str:
+    """What holds of all lines that do not say otherwise, and what the columns mean."""
+    runs = found["label-budget"].runs or found["main-comparison"].runs
+    setting = f"{_setting(runs[0])}. " if runs else ""
+    return (
+        f"Mean accuracy of clients, each with its own model. {setting}*Level with the best* are as "
+        "many of the other ways as are not told apart from it, by paired tests over clients "
+        "(corrected over all pairs of a cell) and by the interval over seeds; one seed tells "
+        "nothing apart. The best is picked on the test images that it is shown on, so a little of "
+        "its lead is luck. Heads are solved unless another is named, labels drawn at random unless "
+        "they are called typical: those that the encoder would ask for."
+    )
+
+
+def _setting(run: Run) -> str:
+    e = run.experiment
+    return (
+        f"{e.federation.clients} clients train on {e.federation.samples} images each, in class "
+        f"mixes from Dir({e.federation.alpha:g}), and {e.federation.novel} are novel; the encoder "
+        f"is a {e.network.encoder} of width {e.network.width}"
+    )
+
+
 def _by_labels(runs: Sequence[Run]) -> list[list[str]]:
     """Of each number of labels, the best. With all labels, more methods were run: see below."""
     series = series_of(runs)
@@ -97,25 +132,26 @@ def _by_labels(runs: Sequence[Run]) -> list[list[str]]:
         for run in runs
         if run.experiment.personal.labels or run.experiment.federation.label_count
     ]
-    lines = []
-    for budget in sorted({budget_of(run) for run in few}):
-        rows = [by_budget[budget] for by_budget in series.values() if budget in by_budget]
-        lines.append([str(budget), *_setting(runs[0], rows), *_best_of_both(rows)])
-    return lines
+    return [
+        _line(str(budget), [series[name][budget] for name in series if budget in series[name]])
+        for budget in sorted({budget_of(run) for run in few})
+    ]
 
 
 def _with_all(found: Mapping[str, Gathered]) -> list[list[str]]:
     """Both federations with all labels, more compute, and classes that nobody trained on."""
-    lines = []
-    for runs in (*_by_scheme(found).values(), found["larger-scale"].runs):
-        if runs:
-            rows = _of_both_heads(runs)
-            lines.append(["all", *_setting(runs[0], rows), *_best_of_both(rows)])
+    settings: dict[str, list[Row]] = {}
+    for scheme, runs in _by_scheme(found).items():
+        settings["all" + ", two classes each" * (scheme == "quantity")] = _of_both_heads(runs)
+    if larger := found["larger-scale"].runs:
+        e, rows = larger[0].experiment, _of_both_heads(larger)
+        one = ", one seed" * (len(rows[0].entries) == 1)
+        encoder = f"{e.network.encoder} of width {e.network.width}"
+        settings[f"all {e.federation.samples}, {encoder}{one}"] = rows
     if unseen := found["novel-classes"].runs:
-        rows = _over_triples(unseen)
-        setting, ways = _setting(unseen[0], rows)
-        lines.append(["all", f"{setting}, new classes", ways, "", _best(rows, "novel")])
-    return lines
+        samples = unseen[0].experiment.federation.samples
+        settings[f"all {samples}, classes that nobody trained on"] = complete_rows(unseen)
+    return [_line(name, rows) for name, rows in settings.items() if rows]
 
 
 def _by_scheme(found: Mapping[str, Gathered]) -> dict[Scheme, list[Run]]:
@@ -135,63 +171,87 @@ def _of_both_heads(runs: Sequence[Run]) -> list[Row]:
     return rows
 
 
-def _over_triples(runs: Sequence[Run]) -> list[Row]:
-    rows = [row_of(label, own) for label, own in runs_by_label(runs).items()]
-    most = max(len(row.entries) for row in rows)
-    return [row for row in rows if len(row.entries) == most]
+def _line(name: str, rows: Sequence[Row]) -> list[str]:
+    looks = ""
+    if (best := _best(rows, "train") or _best(rows, "novel")) and (against := _against(rows)):
+        seen = [row.cost("images") for row in (best, against)]
+        looks = ", ".join("" if count is None else f"{count / 1000:,.0f}" for count in seen)
+    return [name, *_cells(rows, "train"), *_cells(rows, "novel"), looks]
 
 
-def _setting(run: Run, rows: Sequence[Row]) -> tuple[str, str]:
-    """Of a run, and how many ways stand beside each other."""
-    e = run.experiment
-    mix = f"Dir({e.federation.alpha:g})"
-    if e.federation.scheme == "quantity":
-        mix = f"{e.federation.classes} classes each"
-    encoder = f"{e.network.encoder} of width {e.network.width}"
-    clients = f"{e.federation.clients} × {e.federation.samples}"
-    seeds = ", one seed" if len(rows[0].entries) == 1 else ""
-    return f"{clients}, {mix}, {encoder}{seeds}", str(len(rows))
+def _cells(rows: Sequence[Row], group: Group) -> list[str]:
+    """The best mean, the one that stands beside it, and how many are not told apart from it."""
+    best = _best(rows, group)
+    if best is None:
+        return ["", "", ""]
+    tests = [t for t in paired_tests(rows, group, all_pairs=True) if t.one == best.label]
+    level = sum(not told_apart(test, test.adjusted) for test in tests)
+    against = max((mean_of(row, group) for row in _all_against(rows)), default=None)
+    shown = f"**{best.label}**, {percent(mean_of(best, group))}"
+    return [shown, "" if against is None else percent(against), f"{level} of {len(tests)}"]
 
 
-def _best_of_both(rows: Sequence[Row]) -> list[str]:
-    return [_best(rows, "train"), _best(rows, "novel")]
+def _best(rows: Sequence[Row], group: Group) -> Row | None:
+    measured = [row for row in rows if row.estimate(group, "mean") is not None]
+    return max(measured, key=lambda row: mean_of(row, group), default=None)
 
 
-def _best(rows: Sequence[Row], group: Group) -> str:
-    """The best mean, and those that are not told apart from it."""
-    ranked = sorted(rows, key=lambda row: -mean_of(row, group))
-    if not ranked or ranked[0].estimate(group, "mean") is None:
-        return ""
-    best, others = ranked[0], ranked[1:]
-    tests = [paired_test(group, best, other) for other in others]
-    adjusted = holm([test.p for test in tests])
-    level = [
-        row.label
-        for row, test, p in zip(others, tests, adjusted, strict=True)
-        if not told_apart(test, p)
-    ]
-    said = f"**{best.label}**, {percent(mean_of(best, group))}"
-    if level:
-        more = len(level) - MOST_NAMED
-        named = "; ".join(level[:MOST_NAMED])  # some names have commas
-        said += f". Not told apart: {named}{f'; and {more} more' if more > 0 else ''}"
+def _all_against(rows: Sequence[Row]) -> list[Row]:
+    """By each kind of head."""
+    return [row for row in rows if row.label in {AGAINST + head for head in OF_HEADS.values()}]
+
+
+def _against(rows: Sequence[Row]) -> Row | None:
+    return next(iter(_all_against(rows)), None)
+
+
+def _ahead(found: Mapping[str, Gathered]) -> list[Lead]:
+    """By labels, and beside those that look at as many images."""
+    by_labels = _leads(found, [(TWO, AGAINST), (TWO, "FedPer")])
+    return [*by_labels, *equal_images.leads_of_ours(found["equal-images"].runs)]
+
+
+def _leads(found: Mapping[str, Gathered], pairs: Sequence[tuple[str, str]]) -> list[Lead]:
+    """Some of those on the results page, corrected as they are there."""
+    series = series_of(found["label-budget"].runs)
+    every = leads(series, BUDGETS[0].pairs, ["train", "novel"]) if has_curve(series) else []
+    return [lead for lead in every if (lead.one, lead.other) in pairs]
+
+
+def _calibration(found: Mapping[str, Gathered]) -> list[str]:
+    """In how many comparisons it gains and loses."""
+    said = []
+    for head, title in PROBES.items():
+        if tests := tests_of_calibration(of_head(head, found["objectives"].runs)):
+            said.append(in_short(tests, title))
+    said += [f"{lead.sentence}." for lead in _leads(found, CALIBRATION)]
+    _, forms = calibration_forms.rows_and_tests(found["calibration-forms"].runs, "cpu")
+    if forms:
+        said.append(f"On validation images: {_lower(calibration_forms.in_short(forms))}")
     return said
 
 
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
 def _claims(found: Mapping[str, Gathered]) -> list[list[str]]:
-    """A table: each claim, and by how many ways of measuring it came out how."""
+    """A table: each claim, with its verdicts in two ways of four."""
     lines = []
     for scheme, runs in _by_scheme(found).items():
         for claim in panel_of(scheme).claims if runs else ():
-            if said := in_all([verdict for verdict, _ in verdicts_of(claim, runs)]):
-                where = SCHEMES[scheme][0].lower() + SCHEMES[scheme][1:]
-                lines.append([f"{_unnumbered(claim.text)}, {where}", said])
+            _, solved_with, paper_without, _ = verdicts_of(claim, runs)
+            if paper_without != NOT_RUN or solved_with != NOT_RUN:
+                where = _lower(SCHEMES[scheme])
+                text = f"{_unnumbered(claim.text)}, {where}"
+                lines.append([text, _told(paper_without), _told(solved_with)])
     lines += _claims_of_table_1(found["table-1"].runs)
-    return (
-        [["the paper says", "here, by how many ways of measuring"], ["---"] * 2, *lines]
-        if lines
-        else []
-    )
+    header = ["the paper says", "measured as there", "as suits it better"]
+    return [header, *lines] if lines else []
+
+
+def _told(verdict: tuple[Verdict, str]) -> str:
+    return f"{verdict[0]} ({verdict[1]})" if verdict != NOT_RUN else ""
 
 
 def _unnumbered(claim: str) -> str:
@@ -199,23 +259,14 @@ def _unnumbered(claim: str) -> str:
     return claim.partition(": ")[2]
 
 
-def in_all(verdicts: Sequence[Verdict]) -> str:
-    """How often each verdict was reached, the most frequent first; nothing where none was."""
-    counts = Counter(verdict for verdict in verdicts if verdict != NOT_RUN[0])
-    ways = counts.total()
-    return ", ".join(f"{verdict} in {count} of {ways}" for verdict, count in counts.most_common())
-
-
 def _claims_of_table_1(runs: Sequence[Run]) -> list[list[str]]:
-    """Of its three forms: the paper's heads were not asked for with labels in training."""
     judged = [
-        table1.claims_of(own)
-        for form in table1.FORMS
-        if (own := [run for run in runs if table1.form(run.experiment) == form])
+        table1.claims_of([run for run in runs if table1.form(run.experiment) == form])
+        for form in ("paper", "labels")
     ]
-    if len(judged) < len(table1.FORMS):
+    if not runs:
         return []
     return [
-        [_unnumbered(same[0][0]), in_all([verdict for _, verdict, _ in same])]
-        for same in zip(*judged, strict=True)
+        [_unnumbered(name), _told((verdict, said)), _told((other, also))]
+        for (name, verdict, said), (_, other, also) in zip(*judged, strict=True)
     ]

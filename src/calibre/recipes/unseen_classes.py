@@ -6,7 +6,8 @@ the seven. Heads are solved for all alike.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import chain, product
 from typing import Any
 
 from calibre.experiment import Experiment
@@ -48,14 +49,14 @@ def plan(scale: Scale, seeds: Sequence[int]) -> list[Experiment]:
 
 def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     """The mean of novel clients for each triple, over seeds, and over all."""
-    rows = [row_of(label, own) for label, own in runs_by_label(runs).items()]
-    rows.sort(key=lambda row: -_mean(row))
+    held = runs_by_label(runs)
+    rows = sorted((row_of(label, own) for label, own in held.items()), key=lambda row: -_mean(row))
     header = ["method", *("/".join(triple) for triple in TRIPLES), "all: mean %", "worst 10th %"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for row in rows:
         cells = []
         for triple in TRIPLES:
-            own = [e.run for e in row.entries if _triple(e.run) == triple]
+            own = [run for run in held[row.label] if _triple(run) == triple]
             cells.append(cell(row_of("", own).estimate("novel", "mean"), 100, 2) if own else "")
         cells.append(cell(row.estimate("novel", "mean"), 100, 2))
         cells.append(cell(row.estimate("novel", "worst_tenth"), 100, 1))
@@ -65,9 +66,16 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     tests = [
         paired_test("novel", known[one], known[other])
         for one, other in PAIRS
-        if one in known and other in known and _places(known[one]) == _places(known[other])
+        if one in known and other in known and _places(held[one]) == _places(held[other])
     ]
     return Conclusion("\n\n".join([table, "\n".join(f"- {said}." for said in in_words(tests))]))
+
+
+def complete_rows(runs: Sequence[Run]) -> list[Row]:
+    """Of the methods that were run for most seeds and triples."""
+    held = runs_by_label(runs)
+    most = max(map(len, held.values()))
+    return [row_of(label, own) for label, own in held.items() if len(own) == most]
 
 
 def runs_by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -79,16 +87,23 @@ def runs_by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def row_of(label: str, runs: Sequence[Run]) -> Row:
-    """Every seed and triple counts as one measurement."""
-    return Row(label, {}, tuple(map(Entry, runs)))
+    """All clients of a seed are one measurement: its triples share what seeds differ in."""
+    by_seed: dict[int, list[Run]] = {}
+    for run in runs:
+        by_seed.setdefault(run.seed, []).append(run)
+    pooled = [
+        replace(own[0], clients=tuple(chain.from_iterable(run.clients for run in own)))
+        for own in by_seed.values()
+    ]
+    return Row(label, {}, tuple(map(Entry, pooled)))
 
 
 def _triple(run: Run) -> tuple[str, ...]:
     return run.experiment.federation.novel_classes
 
 
-def _places(row: Row) -> list[tuple[int, tuple[str, ...]]]:
-    return [(entry.run.seed, _triple(entry.run)) for entry in row.entries]
+def _places(runs: Sequence[Run]) -> list[tuple[int, tuple[str, ...]]]:
+    return [(run.seed, _triple(run)) for run in runs]
 
 
 def _mean(row: Row) -> float:

@@ -8,7 +8,7 @@ from calibre.report.compare import paired_test
 from calibre.report.comparison_tables import PairedTest, cell, p_value
 from calibre.report.inference import holm
 from calibre.report.metrics import Group
-from calibre.report.rows import KINDS, Row, arrange
+from calibre.report.rows import KINDS, Row, arrange, mean_of
 from calibre.report.runs import Run
 
 HEADER = (
@@ -24,10 +24,12 @@ SURE = 0.05  # p below which a difference is called one
 
 
 def wide_table(runs: Sequence[Run]) -> str:
-    """One line per method, the best mean of trained clients first, as Markdown."""
+    """One line per method, the best mean of trained clients by any head first, as Markdown."""
     rows = arrange(of_head("solved", runs), floors=False)
     others = {head: own for head in BESIDE if (own := of_head(head, runs))}
     beside = [{row.label: row for row in arrange(own, floors=False)} for own in others.values()]
+    by_label = {row.label: [row, *(o[row.label] for o in beside if row.label in o)] for row in rows}
+    rows.sort(key=lambda row: -max(mean_of(own, "train") for own in by_label[row.label]))
     header = [*HEADER, *chain.from_iterable(BESIDE[head] for head in others), "passes"]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for row in rows:
@@ -67,10 +69,10 @@ def told_apart(test: PairedTest, p: float) -> bool:
     """Whether two methods differ, by the corrected p over clients and by the interval over seeds.
 
     The clients of a seed share an encoder, so a test over clients alone would find differences that
-    other seeds do not show.
+    other seeds do not show. One seed tells nothing of others.
     """
-    half = test.difference.half
-    return p < SURE and (half is None or abs(test.difference.value) > half)
+    value, half = test.difference
+    return p < SURE and test.seeds > 1 and half is not None and abs(value) > half
 
 
 def in_words(tests: Sequence[PairedTest], only_sure: bool = False) -> list[str]:

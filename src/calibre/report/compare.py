@@ -66,6 +66,7 @@ def paired_test(group: Group, one: Row, other: Row) -> PairedTest:
         one.label,
         other.label,
         len(pooled),
+        len(means),
         Estimate(sum(means) / len(means), interval),
         p,
         p,

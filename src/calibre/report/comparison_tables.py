@@ -35,6 +35,7 @@ class PairedTest:
     one: str
     other: str
     pairs: int
+    seeds: int  # that these are of
     difference: Estimate  # mean accuracy under ``one`` minus that under ``other``
     p: float
     adjusted: float  # by Holm, over all tests of the group
