@@ -1,8 +1,11 @@
 """Pages made from the ledger, and that those in the repository are."""
 
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from calibre.cli.reproduction import build
 from calibre.errors import UserError
@@ -10,6 +13,7 @@ from calibre.evidence.kept import Evidence
 from calibre.recipes import all_recipes, publish, reproduce
 from calibre.recipes.recipe import Conclusion, Recipe
 from calibre.report import figures
+from calibre.report.figures.style import drawn_as
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,7 +82,7 @@ def test_a_page_tells_what_the_ledger_holds_and_is_drawn_once(recipe, pages):
         assert told in in_one_line(text)
     (picture,) = made.pictures
     assert f"![points]({picture.removeprefix('docs/')})" in text
-    assert [file.name for file in made.write()] == ["results.md", Path(picture).name]
+    assert [file.name for file in made.write()] == [Path(picture).name, "results.md"]
     assert publish.held_pictures(pages) == {picture}
     assert list(results(pages)[0].write()) == []  # nothing has changed
     assert "old words" not in (pages / "docs/results.md").read_text()
@@ -167,6 +171,7 @@ def test_nothing_is_built_from_an_edited_entry(recipe, pages):
         ("<!-- evidence: tow -->\n<!-- end -->\n", "no evidence 'tow': did you mean 'two'"),
         ("<!-- evidence: two -->\nand no end\n", "has no  <!-- end -->"),
         ("<!--evidence: two-->\n<!-- end -->\n", "does not begin with  <!-- evidence: NAME -->"),
+        ("<!-- evidnce: two -->\n<!-- end -->\n", "does not begin with  <!-- evidence: NAME -->"),
     ],
 )
 def test_markers_that_make_no_sense(recipe, pages, block, said):
@@ -175,10 +180,56 @@ def test_markers_that_make_no_sense(recipe, pages, block, said):
         results(pages)
 
 
+def test_a_picture_that_was_damaged_or_drawn_otherwise_is_drawn_again(recipe, pages):
+    run(recipe, pages, 1)
+    (picture,) = (file for file in results(pages)[0].write() if file.suffix == ".png")
+    sound = picture.read_bytes()
+    picture.write_bytes(b"garbage")
+    assert list(results(pages)[0].write()) == [picture]
+    assert picture.read_bytes() == sound
+
+
+def test_nothing_is_written_where_a_picture_cannot_be_drawn(recipe, pages, monkeypatch):
+    run(recipe, pages, 1)
+    before = (pages / "docs/results.md").read_text()
+
+    def fails(*_):
+        raise UserError("no ink")
+
+    monkeypatch.setattr(publish, "drawn_as", fails)
+    with pytest.raises(UserError, match="no ink"):
+        list(results(pages)[0].write())
+    assert (pages / "docs/results.md").read_text() == before
+    assert not (pages / publish.IMAGES).exists()
+
+
+BLOCKS = {
+    "summary", "folders", "main-comparison", "label-budget", "equal-images", "labels-at-novel",
+    "novel-classes", "table-1", "calibration-forms", "objectives", "larger-scale",
+    "learning-rates", "digits",
+}  # fmt: skip
+
+
 def test_the_pages_of_this_repository_are_what_its_ledger_says():
     """Where it fails:  calibre-fl evidence build  in the repository, and commit what it wrote."""
     made = publish.build(ROOT, Evidence(ROOT / "evidence"))
     for page, text in made.pages.items():
         assert (ROOT / page).read_text(encoding="utf-8") == text
-    assert publish.held_pictures(ROOT) == set(made.pictures)
+    named = [
+        block["name"] for text in made.pages.values() for block in publish.BLOCK.finditer(text)
+    ]
+    assert sorted(named) == sorted(BLOCKS)  # none has lost its markers
     assert made.unused == ()
+
+
+def test_the_pictures_of_this_repository_are_what_its_ledger_says():
+    """By their pixels, for other machines may pack them otherwise. Where it fails: as above."""
+    made = publish.build(ROOT, Evidence(ROOT / "evidence"))
+    assert publish.held_pictures(ROOT) == set(made.pictures)
+    for name, draw in made.pictures.items():
+        kept, drawn = (
+            np.asarray(Image.open(file).convert("RGB"), float)
+            for file in (ROOT / name, io.BytesIO(drawn_as("png", draw(), publish.DPI)))
+        )
+        assert kept.shape == drawn.shape
+        assert np.abs(kept - drawn).mean() < 1

@@ -29,7 +29,7 @@ IMAGES = "docs/images/evidence"
 BLOCK = re.compile(
     r"(?P<head><!-- evidence: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL
 )
-OPEN = re.compile(r"<!--\s*evidence")  # also where it is mistyped
+MARKER, END = re.compile(r"<!--\s*evidence"), "<!-- end -->"  # also where they are mistyped
 BLOCKS: Mapping[str, Callable[[Evidence], Passage]] = {
     "summary": summary.passage, "folders": folders.passage,
 }  # fmt: skip
@@ -47,19 +47,21 @@ class Published:
     unused: tuple[str, ...]  # entries that no page rests on
 
     def write(self) -> Iterator[Path]:
-        """Write what has changed, and remove pictures of other runs; say which files these are."""
-        for name, text in self.pages.items():
-            if (self.root / name).read_text(encoding="utf-8") != text:
-                write_atomic(self.root / name, text)
-                yield self.root / name
+        """Write what has changed, and remove pictures of other runs; say which files these are.
+
+        Everything is drawn before anything is written, and pages come after what they show.
+        """
+        drawn = {name: drawn_as("png", draw(), DPI) for name, draw in self.pictures.items()}
+        texts = {name: text.encode() for name, text in self.pages.items()}
         (self.root / IMAGES).mkdir(parents=True, exist_ok=True)
-        for name, draw in self.pictures.items():
-            if not (self.root / name).exists():
-                write_atomic(self.root / name, drawn_as("png", draw(), DPI))
-                yield self.root / name
-        for file in sorted(held_pictures(self.root) - self.pictures.keys()):
-            (self.root / file).unlink()
-            yield self.root / file
+        for name, content in {**drawn, **texts}.items():
+            file = self.root / name
+            if not file.is_file() or file.read_bytes() != content:
+                write_atomic(file, content)
+                yield file
+        for name in sorted(held_pictures(self.root) - self.pictures.keys()):
+            (self.root / name).unlink()
+            yield self.root / name
 
 
 def held_pictures(root: Path) -> set[str]:
@@ -127,9 +129,9 @@ def _filled(root: Path, page: str, content: Callable[[str, str], str]) -> str:
         raise UserError(f"cannot read {root / page}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"cannot read {root / page}: it is not text in UTF-8") from None
-    if len(BLOCK.findall(text)) != len(OPEN.findall(text)):
+    if not len(BLOCK.findall(text)) == len(MARKER.findall(text)) == text.count(END):
         raise UserError(
-            f"{root / page}: a block of evidence has no  <!-- end -->, or does not begin with "
+            f"{root / page}: a block of evidence has no  {END}, or does not begin with "
             " <!-- evidence: NAME -->  alone on its line"
         )
     return BLOCK.sub(
