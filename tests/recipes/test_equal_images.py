@@ -64,8 +64,8 @@ def test_who_is_ahead_of_whom_with_how_many_labels():
         "and 400)." in text
     )
     assert (
-        "- FedAvg-FT, as many images against FedAvg-FT, trained clients: ahead with 400 labels; not "
-        "told apart with 20 and 40 labels" in text
+        "- FedAvg-FT, as many images against FedAvg-FT, trained clients: ahead with 400 labels; "
+        "not told apart with 20 and 40 labels" in text
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from calibre.files import write_atomic
-from calibre.wording import percent
 
 WIDTH = 7.2  # inches: the text width of a two-column paper, so that points are points in print
 SMALL, TEXT = 7, 8  # points; nothing is smaller
@@ -65,7 +64,10 @@ def tilt(panel: Any) -> None:
 
 
 def in_percent(axis: Any) -> None:
-    axis.set_major_formatter(lambda value, _: percent(value, 0))
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(lambda value, _: f"{round(100 * value, 2):g} %")
 
 
 def legend(figure: Any, handles: Sequence[Any], labels: Sequence[str]) -> Any:
