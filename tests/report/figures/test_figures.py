@@ -70,6 +70,19 @@ def test_mean_and_variance_are_where_the_markers_are():
     assert "FedAvg" in words(trained.figure)
 
 
+def test_of_many_methods_no_seeds_are_drawn():
+    def panel(methods):
+        runs = [
+            run([0.5 + 0.01 * i, 0.7], [], method("fedprox"), f"method.mu={0.001 * i}", seed=s,
+                method=f"M{i}")
+            for i in range(methods) for s in (0, 1)
+        ]  # fmt: skip
+        return figures.compose("mean-variance", runs).axes[0]
+
+    assert len(panel(8).collections) == 16  # seeds, and their mean
+    assert len(panel(9).collections) == 9
+
+
 @pytest.mark.parametrize("crowd", ["apart", "close"])
 def test_labels_of_many_methods_do_not_cover_each_other(crowd):
     """Nineteen methods, as many as the paper's main figure has."""

@@ -11,9 +11,11 @@ from calibre.report.metrics import Group, summary
 from calibre.report.rows import KINDS, Row, arrange
 from calibre.report.runs import Run
 
+FEW = 8  # methods; the seeds of more would hide their means
+
 
 def mean_variance(runs: Sequence[Run], floors: bool = True) -> Any:
-    """A marker for every method, its seeds as small ones tied to it; trained and novel apart."""
+    """A marker for every method; of few methods, their seeds as small ones tied to it."""
     from matplotlib.figure import Figure
 
     rows = arrange(runs, floors)
@@ -44,13 +46,15 @@ def _draw(panel: Any, rows: Sequence[Row], group: Group) -> None:
         figures = [summary(entry.accuracies(group)) for entry in row.entries]
         seeds = np.array([[each.mean, each.variance] for each in figures], float)  # [S, 2]
         x, y = seeds.mean(axis=0)
-        if len(seeds) > 1:
+        if len(seeds) == 1 or len(rows) > FEW:
+            every.append(np.array([[x, y]]))
+        else:
+            every.append(seeds)
             for seed in seeds:
                 panel.plot(*zip((x, y), seed, strict=True), color=colour, lw=0.5, alpha=0.5)
             panel.scatter(*seeds.T, s=4, color=colour, alpha=0.5, linewidths=0)
         panel.scatter(x, y, s=30, color=colour, marker=marker, zorder=3, lw=0.5, ec="white")
         points.append((float(x), float(y)))
-        every.append(seeds)
     tidy(panel)
     seen = np.concatenate(every)
     low, high = seen.min(axis=0), seen.max(axis=0)
@@ -58,6 +62,6 @@ def _draw(panel: Any, rows: Sequence[Row], group: Group) -> None:
     panel.set_xlim(low[0] - room[0], high[0] + room[0])
     panel.set_ylim(max(low[1] - room[1], -0.04 * high[1]), high[1] + room[1])
     in_percent(panel.xaxis)
-    panel.locator_params(nbins=6)
+    panel.locator_params(axis="y", nbins=6)
     labels, colours = [row.label for row in rows], [mark(i)[0] for i in range(len(rows))]
     label_points(panel, points, labels, colours, others=seen)

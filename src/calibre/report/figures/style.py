@@ -66,7 +66,7 @@ def tilt(panel: Any) -> None:
 def in_percent(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(lambda value, _: f"{round(100 * value, 2):g} %")
 
 
