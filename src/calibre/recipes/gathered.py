@@ -104,4 +104,5 @@ def _missing(found: Gathered) -> list[str]:
     if not found.missing:
         return []
     of = f"seeds 0 to {found.seeds - 1}" if found.seeds > 1 else "seed 0"
-    return [f"shown are runs of {of}; {found.missing} runs are still missing"]
+    are = "run is" if found.missing == 1 else "runs are"
+    return [f"shown are runs of {of}; {found.missing} {are} still missing"]

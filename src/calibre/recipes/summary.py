@@ -85,8 +85,11 @@ def summary(found: Mapping[str, Gathered]) -> Conclusion:
             "number of claims. Open is what an interval leaves open:"
         )
         parts.append(_table(claims))
-    begun = [f"`{one.command}`, {one.missing:,} runs" for one in found.values()
-             if one.entries and one.missing]  # fmt: skip
+    begun = [
+        f"`{one.command}`, {one.missing:,} run{'s' * (one.missing > 1)}"
+        for one in found.values()
+        if one.entries and one.missing
+    ]
     if begun:
         parts.append(f"Still missing, and not ranked above: {'; '.join(begun)}.")
     missing = [one.command for one in found.values() if not one.entries]
