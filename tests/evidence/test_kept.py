@@ -165,11 +165,14 @@ def test_a_run_that_other_code_began_does_not_enter(finished, tmp_path):
     assert [place.name for place in (tmp_path / "evidence").iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("name", ["its own", "another"])
+@pytest.mark.parametrize("name", ["its own", "another", "an older hash"])
 def test_a_newer_entry_takes_the_place_of_an_older_one(finished, evidence, folder, name):
     older = folder if name == "its own" else folder.with_name("older-" + folder.name[-8:])
     folder.rename(older)
     forged(older, ORIGIN, lambda told: {**told, "results": RESULTS - 1, "commit": "old"})
+    if name == "an older hash":
+        forged(older, "metrics.json", lambda told: {**told, "experiment": "0" * 16})
+        older.rename(folder.with_name("older-00000000"))
     again = Evidence(evidence.folder)
     assert again.find(finished[1]) is None
     again.add(finished[0])
