@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import calibre
-from calibre.evidence.kept import Evidence
+from calibre.evidence.kept import Evidence, check_apart
+from calibre.evidence.noted import note
 from calibre.evidence.origin import Source
 from calibre.experiment import Experiment
 from calibre.recipes.folders import FOLDER, RIVAL, Draw, conclude
 from calibre.report.runs import Run
+from calibre.run_files import RunFiles
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "as_folders.py"
+RUNS = "runs"
 SOURCES = ("cifar10", "fashion-mnist", "digits")
 FEW = ("--unlabelled", "20", "--test", "20")  # there are 1,797 digits in all
 # on training images, with 60 labels, a point more than 100 rounds gave
@@ -42,11 +45,20 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.rehearsal and chosen.ledger:
         parser.error("--rehearsal: what is published is tested on test images; leave --ledger out")
-    kept = chosen.ledger and Evidence(chosen.ledger.resolve())
+    kept = _ledger(chosen.ledger.resolve(), chosen.out) if chosen.ledger else None
     chosen.out.mkdir(parents=True, exist_ok=True)
     os.chdir(chosen.out)  # runs say where their images lie: from here, not on this machine
     runs = list(_runs(product(chosen.source, chosen.labels, chosen.draws), chosen.rehearsal, kept))
     print(conclude(runs) if runs else "no draw has enough images")
+
+
+def _ledger(folder: Path, out: Path) -> Evidence:
+    """The ledger, where nothing is written but entries."""
+    for written in (FOLDER, RUNS):
+        check_apart(folder, out / written)
+    kept = Evidence(folder)
+    kept.make()
+    return kept
 
 
 def _runs(
@@ -82,10 +94,11 @@ def experiment_on(place: Path, **changes: Any) -> Experiment:
 def _reached(experiment: Experiment, kept: Evidence | None, source: Source) -> Run:
     if kept and (entry := kept.find(experiment)):
         return entry.run
-    source.check_unchanged()
-    place = Path("runs") / experiment.folder_name
-    run = calibre.run(experiment, place)
-    return kept.add(place, source).run if kept else run
+    place = Path(RUNS) / experiment.folder_name
+    if not RunFiles(place).finished:
+        note(place, source, enters=kept is not None)
+        calibre.run(experiment, place)
+    return kept.add(place).run if kept else calibre.read_run(place)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,31 @@ def test_who_runs_several_is_called_before_and_after_each(tiny, tmp_path):
     called = []
     both = suite.variants(tiny("training.rounds=1"), ["fedavg", "fedrep"], [0])
     places = [tmp_path / e.folder_name for e in both]
-    hooks = {"before": lambda: called.append("before"), "after": called.append}
+    hooks = {"before": lambda place: called.append(("before", place)), "after": called.append}
     suite.run(both[:1], tmp_path, lambda event: None, **hooks)
     suite.run(both, tmp_path, lambda event: None, **hooks)
-    assert called == ["before", places[0], places[0], "before", places[1]]
+    before = [("before", place) for place in places]
+    assert called == [before[0], places[0], places[0], before[1], places[1]]
+
+
+@pytest.mark.parametrize("finished_before", [True, False])
+def test_training_is_taken_over_from_those_who_lend_it_alone(tiny, tmp_path, finished_before):
+    both = [tiny("training.rounds=1"), tiny("training.rounds=1", "personal.head=solved")]
+    asked, rounds_run = [], []
+
+    def lends(place):
+        asked.append(place)
+        return False
+
+    def listen(event):
+        if event.event == "round":
+            rounds_run.append(event.round)
+
+    if finished_before:
+        suite.run(both[:1], tmp_path, lambda event: None)
+        suite.run(both[1:], tmp_path, listen, lends=lends)
+        assert rounds_run == [1]
+    else:
+        suite.run(both, tmp_path, listen, lends=lends)
+        assert rounds_run == [1, 1]
+    assert tmp_path / both[0].folder_name in asked

@@ -8,6 +8,7 @@
     bundles/                            personal models to take away, unless put elsewhere
     before.csv                          of an updated run: clients.csv as it was before
     sent.json                           of private runs: which noised models have left the server
+    source.json                         of runs for recipes: which code began and went on with it
     sites.json  flower.json  flower/    of runs through Flower: who takes part, how it ended, logs
 
 Nothing is unpickled. Files are written whole or not at all, and what decides a bit of the result
@@ -39,6 +40,7 @@ class RunFiles:
         self.page = path / "report.html"
         self.bundles = path / "bundles"
         self.sent = path / "sent.json"
+        self.source = path / "source.json"
         self.sites = path / "sites.json"
         self.outcome = path / "flower.json"
         self.flower = path / "flower"

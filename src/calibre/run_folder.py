@@ -3,6 +3,8 @@
 import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from calibre import experiment as experiments
@@ -42,11 +44,7 @@ class RunFolder(RunFiles):
 
     def open(self, experiment: Experiment) -> None:
         """Claim the folder for an experiment: a new one, or the same one going on."""
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._claim()
-        except OSError as error:
-            raise UserError(f"cannot use {self.path} as run folder: {error.strerror}") from None
+        self._take(self.checkpoints)
         held = self.read_experiment() if self.begun else experiment
         if held.hash() != experiment.hash() and not experiment.extends(held):
             raise UserError(
@@ -59,6 +57,23 @@ class RunFolder(RunFiles):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Claim the folder for a moment, ahead of the run that will claim it for itself."""
+        self._take(self.path)
+        try:
+            yield
+        finally:
+            self.close()
+
+    def _take(self, needed: Path) -> None:
+        """Make a folder, this one or one inside it, and claim this one."""
+        try:
+            needed.mkdir(parents=True, exist_ok=True)
+            self._claim()
+        except OSError as error:
+            raise UserError(f"cannot use {self.path} as run folder: {error.strerror}") from None
 
     def _claim(self) -> None:
         self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)

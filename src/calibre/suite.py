@@ -37,33 +37,36 @@ def run(
     experiments: Sequence[Experiment],
     folder: Path,
     emit: Emit,
-    before: Callable[[], None] = lambda: None,
+    before: Callable[[Path], None] = lambda place: None,
     after: Callable[[Path], None] = lambda place: None,
+    lends: Callable[[Path], bool] = lambda place: True,
 ) -> list[Metrics]:
     """The metrics of every experiment, each in a folder of its own below ``folder``.
 
-    Experiments that differ in personal models alone are trained once. ``before`` is called ahead of
-    each that is not finished, ``after`` with the folder of each that is.
+    Experiments that differ in personal models alone are trained once, by a run whose folder
+    ``lends`` its training. ``before`` is called with the folder of each that is not finished, ahead
+    of running it, ``after`` with that of each that is.
     """
-    trained = _trained(folder)
+    trained = _trained(folder, lends)
     results = []
     for experiment in experiments:
         place = RunFolder(folder / experiment.folder_name)
         label = f"{experiment.method.label}, seed {experiment.seed}"
         emit(NextExperiment(text=label, done=place.finished))
         if not place.finished:
-            before()
             like = trained.get(training_of(experiment))
             if like is not None and not place.begun:
                 copy_training(like, place, experiment)
+            before(place.path)
             engines.run(experiment, place.path, emit)
-        trained.setdefault(training_of(experiment), place)
+        if lends(place.path):
+            trained.setdefault(training_of(experiment), place)
         after(place.path)
         results.append(runs.read_metrics(place.path))
     return results
 
 
-def _trained(folder: Path) -> dict[str, RunFolder]:
+def _trained(folder: Path, lends: Callable[[Path], bool]) -> dict[str, RunFolder]:
     """The finished runs of a folder, by what they trained; those that cannot be read are left."""
     found: dict[str, RunFolder] = {}
     for place in map(RunFolder, sorted(folder.glob("*"))):
@@ -71,6 +74,7 @@ def _trained(folder: Path) -> dict[str, RunFolder]:
             continue
         with contextlib.suppress(UserError):
             experiment = place.read_experiment()
-            if experiment.engine.runtime != "flower" and place.checkpoints.is_dir():
+            whole = experiment.engine.runtime != "flower" and place.checkpoints.is_dir()
+            if whole and lends(place.path):
                 found.setdefault(training_of(experiment), place)
     return found

@@ -39,7 +39,7 @@ def test_code_that_decides_results_matters(package):
 
 
 def test_source_that_changes_under_a_command_stops_it(monkeypatch):
-    source = origin.Source("one", "abc")
+    source = origin.Source(code="one", commit="abc", machine="one core")
     monkeypatch.setattr(origin, "code_hash", lambda: "one")
     source.check_unchanged()
     monkeypatch.setattr(origin, "code_hash", lambda: "two")
@@ -50,3 +50,10 @@ def test_source_that_changes_under_a_command_stops_it(monkeypatch):
 def test_the_commit_of_this_repository_and_of_none(tmp_path):
     assert origin.commit(tmp_path) == "unknown"
     assert origin.commit().rstrip("+").isalnum()
+
+
+def test_a_processor_of_any_name_is_told_in_plain_text(monkeypatch):
+    monkeypatch.setattr(origin, "_processor", lambda: "<a|b>\nc" + "x" * 300)
+    told = origin.Source.here().machine
+    assert "of abcxxx" in told
+    assert len(told) == 200

@@ -25,6 +25,20 @@ def test_personal_models_are_made_anew_on_the_same_training(tiny, tmp_path):
     assert (place / "clients.csv").read_bytes() == (tmp_path / "whole/clients.csv").read_bytes()
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_who_trained_it_is_told_of_the_copy_too(tiny, tmp_path, known):
+    rounds.run(tiny("training.rounds=1"), tmp_path / "run")
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again/source.json").write_text("of an attempt that did not begin")
+    if known:
+        (tmp_path / "run/source.json").write_text("of who trained it")
+    _, place = anew(tmp_path / "run", ["personal.head=solved"], tmp_path / "again")
+    if known:
+        assert (place / "source.json").read_text() == "of who trained it"
+    else:
+        assert not (place / "source.json").exists()
+
+
 def test_what_training_rests_on_cannot_change(tiny, tmp_path):
     rounds.run(tiny(), tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.epochs.*run of its own"):

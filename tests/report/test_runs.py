@@ -61,6 +61,14 @@ def _rewrite(name, change):
     return harm
 
 
+def _both(*harms):
+    def harm(folder):
+        for each in harms:
+            each(folder)
+
+    return harm
+
+
 DAMAGE = {
     "cut short": (_rewrite("metrics.json", lambda b: b[:50]), "metrics.json is damaged"),
     "a list": (_rewrite("metrics.json", lambda b: b"[]"), "metrics.json is damaged"),
@@ -80,6 +88,21 @@ DAMAGE = {
     "no accuracy": (
         _rewrite("clients.csv", lambda b: b.replace(b"0.", b"7.")), "not within 0 and 1",
     ),
+    "a floor too many": (
+        _edit(lambda m: m["floors"].update(other=m["floors"]["local"])), "it has no 'other', which",
+    ),
+    "no clients at all": (
+        _both(
+            _rewrite("clients.csv", lambda b: b.partition(b"\n")[0] + b"\n"),
+            _edit(lambda m: m.update(train={"clients": 0}, novel={"clients": 0}, floors={})),
+        ),
+        "clients.csv is damaged .it lists no clients",
+    ),
+    "endless images": (
+        _rewrite("clients.csv", lambda b: b.replace(b",50,", b",%d," % 10**400)), "beyond 1,000,",
+    ),
+    "endless failures": (_edit(lambda m: m.update(failures=10**400)), "metrics.json is damaged"),
+    "half a character": (_edit(lambda m: m.update(method="\ud800")), "it holds half a character"),
     "no number": (_rewrite("clients.csv", lambda b: b.replace(b"0.", b"x.")), "line 2"),
     "bad settings": (_rewrite("experiment.toml", lambda b: b"seed = ["), "not a TOML file"),
 }  # fmt: skip

@@ -49,10 +49,9 @@ def reproduce(
     experiments = reproduction.only(method or [], recipe.experiments(wanted, range(seeds)))
     kept = None
     if ledger is not None:
-        from calibre.evidence.kept import Evidence
-
-        reproduction.check_ledger(recipe)
-        kept = Evidence(ledger)
+        kept = reproduction.open_ledger(recipe, ledger, out)
+        if not dry_run:
+            kept.make()
     said = reproduction.announcement(recipe, experiments, out, kept)
     errors.print(said, highlight=False, soft_wrap=True)
     if dry_run:

@@ -86,6 +86,11 @@ def resume(
             same = asked.training.model_copy(update={"rounds": held.training.rounds})
             base = asked.model_copy(update={"training": same})
             asked = base.extended(asked.training.rounds)
+        if files.source.exists():  # it may be for the ledger
+            from calibre.evidence.noted import note
+            from calibre.evidence.origin import Source
+
+            note(folder, Source.here())
         run_and_show(asked, folder, tensorboard, as_json, prepared)
 
 

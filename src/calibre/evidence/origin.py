@@ -5,12 +5,15 @@ import hashlib
 import platform
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 import calibre
 from calibre.cores import usable_cores
 from calibre.errors import UserError
+from calibre.settings import Settings
 
 ROOT = Path(calibre.__file__).parent
 # what decides the bits of a result; the rest reads, shows and carries them
@@ -20,16 +23,29 @@ DECIDING = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Source:
-    """The code that this process runs."""
+LONGEST = 200  # characters of a fact
 
-    code: str  # hash of what decides results
-    commit: str
+
+def _in_one_line(text: str) -> str:
+    if not text.isprintable() or set("<|>") & {*text}:
+        raise ValueError("it is not plain text in one line")
+    return text
+
+
+# what pages can show as it is
+PlainText = Annotated[str, Field(min_length=1, max_length=LONGEST), AfterValidator(_in_one_line)]
+
+
+class Source(Settings):
+    """Who carries a run out."""
+
+    code: PlainText  # hash of what decides results
+    commit: PlainText
+    machine: PlainText
 
     @staticmethod
     def here() -> "Source":
-        return Source(code_hash(), commit())
+        return Source(code=code_hash(), commit=commit(), machine=machine())
 
     def check_unchanged(self) -> None:
         """Workers load the source as it is now, this process holds it as it was."""
@@ -87,7 +103,8 @@ def machine() -> str:
     """What the seconds of a run were measured on."""
     cores = usable_cores()
     named = _processor() or platform.machine()
-    return f"{cores} core{'s' * (cores > 1)} of {named}, {platform.system()}"
+    said = f"{cores} core{'s' * (cores > 1)} of {named}, {platform.system()}"
+    return "".join(c for c in said if c.isprintable() and c not in "<|>")[:LONGEST]
 
 
 def _processor() -> str:

@@ -49,6 +49,10 @@ def training_of(experiment: Experiment) -> str:
 def copy_training(held: RunFolder, place: RunFolder, experiment: Experiment) -> None:
     """Everything that training left; the experiment last, for it makes the folder a run's."""
     place.path.mkdir(parents=True, exist_ok=True)
+    if held.source.exists():  # who trained it is noted before anything of it is there
+        shutil.copy2(held.source, place.source)
+    else:
+        place.source.unlink(missing_ok=True)
     shutil.copytree(held.checkpoints, place.checkpoints, dirs_exist_ok=True)
     if held.clients.is_dir():
         personal = shutil.ignore_patterns(PERSONAL)

@@ -7,7 +7,8 @@ from calibre import suite
 from calibre.data.sources import locate
 from calibre.errors import UserError
 from calibre.estimate import seconds
-from calibre.evidence.kept import Evidence
+from calibre.evidence.kept import Evidence, check_apart
+from calibre.evidence.noted import note, ran_all
 from calibre.evidence.origin import Source
 from calibre.experiment import Experiment
 from calibre.files import write_atomic
@@ -78,10 +79,12 @@ def reproduce(
     What the ledger has is not run again; each run that ends enters it at once.
     """
     if evidence is not None:
-        _run_into(evidence, experiments, out, emit)
+        check_apart(evidence.folder, out)
+        evidence.make()
+    _run(experiments, out, emit, evidence)
+    if evidence is not None:
         runs = [entry.run for entry in evidence.of(experiments)]
     else:
-        suite.run(experiments, out, emit)
         runs = read_all([out / experiment.folder_name for experiment in experiments])
     place = out / f"{recipe.name}-{scale}"
     place.mkdir(parents=True, exist_ok=True)
@@ -93,19 +96,32 @@ def reproduce(
     return text
 
 
-def check_ledger(recipe: Recipe) -> None:
+def open_ledger(recipe: Recipe, folder: Path, out: Path) -> Evidence:
+    """The ledger that a recipe's runs enter, while they are in another folder."""
     if recipe.models:
         raise UserError(
             f"--ledger: {recipe.name} is made from the models of its runs, and the ledger holds "
             "only their figures; leave the option out"
         )
+    check_apart(folder, out)
+    return Evidence(folder)
 
 
-def _run_into(evidence: Evidence, experiments: Sequence[Experiment], out: Path, emit: Emit) -> None:
+def _run(
+    experiments: Sequence[Experiment], out: Path, emit: Emit, evidence: Evidence | None
+) -> None:
+    """Those that the ledger lacks. Whoever runs them is noted, so that they may enter one later."""
     source = Source.here()
-    missing = [experiment for experiment in experiments if evidence.find(experiment) is None]
 
-    def enter(place: Path) -> None:
-        evidence.add(place, source)
+    def begin(place: Path) -> None:
+        note(place, source, enters=evidence is not None)
 
-    suite.run(missing, out, emit, before=source.check_unchanged, after=enter)
+    def end(place: Path) -> None:
+        if evidence is not None:
+            evidence.add(place)
+
+    def lends(place: Path) -> bool:
+        return ran_all(source, place)
+
+    missing = [e for e in experiments if evidence is None or evidence.find(e) is None]
+    suite.run(missing, out, emit, begin, end, lends)

@@ -6,20 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.personal.pooling import HeadChoice
-from calibre.sections import Count
 from calibre.settings import Settings
 from calibre.wording import Z95, variance
 
 COLUMNS = [
     "client", "name", "novel", "samples", "unlabelled", "test_samples", "classes", "accuracy",
 ]  # fmt: skip
+MOST = 10**12  # of whatever a run counts, or a client holds
+Tally = Annotated[int, Field(ge=0, le=MOST)]
 Group = Literal["train", "novel"]
 GROUPS: tuple[Group, Group] = ("train", "novel")
 MEASURES = ["mean", "variance", "std", "worst_tenth", "best_tenth", "min", "max"]
@@ -49,7 +50,7 @@ class Figures(Settings):
 class Summary(Figures):
     """Mean and fairness of a group of clients; of none there is nothing to tell."""
 
-    clients: Count
+    clients: Tally
     mean: float | None = None
     variance: float | None = None
     std: float | None = None
@@ -82,7 +83,7 @@ class Promise(Figures):
 
     epsilon: float | None  # None: infinite
     delta: float
-    rounds: Count
+    rounds: Tally
 
     @property
     def words(self) -> str:
@@ -106,21 +107,21 @@ class Metrics(ByGroup):
 
     method: str
     objective: str | None = None
-    rounds: Count
+    rounds: Tally
     seed: int
     federation: str  # hash
     experiment: str = ""  # hash
     version: str = ""
     model: str = ""  # digest of the final global model; earlier versions did not note it
-    failures: Count
+    failures: Tally
     warnings: tuple[str, ...] = ()
     seconds: float
-    images: Count | None = None  # that training looked at in all rounds; a pair of views is one
+    images: Tally | None = None  # that training looked at in all rounds; a pair of views is one
     privacy: Promise | None = None
     personal: HeadFacts | None = None
     # of one client in a round, as the last state would have it
-    bytes_up: Count | None = None
-    bytes_down: Count | None = None
+    bytes_up: Tally | None = None
+    bytes_down: Tally | None = None
     floors: dict[str, ByGroup] = Field(default_factory=dict)
 
 

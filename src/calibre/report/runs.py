@@ -1,8 +1,9 @@
 """Finished runs as values: read from their folders, checked, ready to be compared and drawn."""
 
 import csv
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from calibre.report.events import Event, RoundDone
 from calibre.report.metrics import (
     GROUPS,
     MEASURES,
+    MOST,
     ClientResult,
     Metrics,
     Summary,
@@ -62,20 +64,26 @@ class Run:
 
     def consistent(self) -> "Run":
         """This run, once its files are seen to tell of the same clients."""
+        table = RunFolder(self.folder).table
+        if not self.clients:
+            raise DamagedFileError(table, "it lists no clients")
+        for name in self.metrics.floors:
+            if any(name not in client.floors for client in self.clients):
+                raise DamagedFileError(table, f"it has no '{name}', which metrics.json tells of")
         for group in GROUPS:
             told = self.metrics.of(group)
             own = [client for client in self.clients if client.novel == (group == "novel")]
             if told.clients != len(own):
                 kind = "novel" if group == "novel" else "trained"
                 raise DamagedFileError(
-                    RunFolder(self.folder).table,
+                    table,
                     f"it lists {len(own)} {kind} clients, metrics.json counts {told.clients}",
                 )
             floors = {name: floor.of(group) for name, floor in self.metrics.floors.items()}
             for what, figures in {"accuracy": told, **floors}.items():
                 if not _tells_of(figures, own, what):
                     raise DamagedFileError(
-                        RunFolder(self.folder).table,
+                        table,
                         f"metrics.json tells of other accuracies ('{what}') of clients in "
                         f"'{group}'",
                     )
@@ -118,9 +126,19 @@ def read_metrics(folder: Path) -> Metrics:
     path = RunFolder(folder).metrics
     _check_size(path)
     try:
-        return Metrics.model_validate(unsealed(path.read_bytes()))
+        fields = unsealed(path.read_bytes())
+        _check_characters(fields)
+        return Metrics.model_validate(fields)
     except (OSError, ValueError) as error:
         raise DamagedFileError(path, first_of(error)) from None
+
+
+def _check_characters(fields: Mapping[str, object]) -> None:
+    """JSON can spell half a character, which no screen or file can show."""
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character") from None
 
 
 def read_clients(path: Path) -> tuple[ClientResult, ...]:
@@ -135,6 +153,8 @@ def read_clients(path: Path) -> tuple[ClientResult, ...]:
             raise DamagedFileError(path, f"an accuracy of client {row.id} is not within 0 and 1")
         if min(row.samples, row.unlabelled, row.classes) < 0 or row.test_samples < 1:
             raise DamagedFileError(path, f"a count of client {row.id} is below what it can be")
+        if max(row.id, row.samples, row.unlabelled, row.test_samples, row.classes) > MOST:
+            raise DamagedFileError(path, f"a client's count is beyond {MOST:,}")
     rows.sort(key=lambda row: row.id)  # a spreadsheet may have sorted them otherwise
     first = rows[0].id if rows and rows[0].novel else 0  # all are novel: others have no model
     if [row.id for row in rows] != list(range(first, first + len(rows))):
@@ -151,7 +171,7 @@ def _check_size(path: Path) -> None:
 
 def _tells_of(told: Summary, clients: Sequence[ClientResult], what: str) -> bool:
     """Whether a summary is of these clients' accuracies, or of those of a floor."""
-    values = [c.accuracy if what == "accuracy" else c.floors.get(what, -1.0) for c in clients]
+    values = [c.accuracy if what == "accuracy" else c.floors[what] for c in clients]
     return not unlike(told, summary(values, [client.test_samples for client in clients]))
 
 
