@@ -20,7 +20,7 @@ from calibre.report.metrics import Group
 from calibre.report.rows import Entry, Row
 from calibre.report.runs import Run
 
-LABELS = {"20": 20, "40": 40, "all": None}  # of a client
+LABELS = {"40": 40, "all": None}  # of a client
 MEASURES = ("mean", "worst_tenth")
 GROUPS: tuple[Group, ...] = ("train", "novel")
 
