@@ -43,7 +43,10 @@ class RunFolder(RunFiles):
         write_atomic(self.experiment, f"{settings}{SUM}{_checksum(settings.encode())}\n")
 
     def open(self, experiment: Experiment) -> None:
-        """Claim the folder for an experiment: a new one, or the same one going on."""
+        """Claim the folder for an experiment: a new one, or the same one going on.
+
+        More rounds are written into it by whoever has seen that the run can go on with them.
+        """
         self._take(self.checkpoints)
         held = self.read_experiment() if self.begun else experiment
         if held.hash() != experiment.hash() and not experiment.extends(held):
@@ -51,7 +54,8 @@ class RunFolder(RunFiles):
                 f"{self.path} holds a run of another experiment ({_difference(held, experiment)}); "
                 "give this one a folder of its own with --out"
             )
-        self.write_experiment(experiment)
+        if not self.begun:
+            self.write_experiment(experiment)
 
     def close(self) -> None:
         if self._lock is not None:

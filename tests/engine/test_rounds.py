@@ -64,6 +64,10 @@ def test_a_folder_of_other_data_is_refused(tiny, tmp_path):
     write(2)
     with pytest.raises(UserError, match="holds a run on other data"):
         rounds.run(experiment, tmp_path / "run")
+    held = (tmp_path / "run" / "experiment.toml").read_bytes()
+    with pytest.raises(UserError, match="holds a run on other data"):
+        rounds.run(experiment.extended(2), tmp_path / "run")
+    assert (tmp_path / "run" / "experiment.toml").read_bytes() == held  # the run is as it was
     shutil.rmtree(tmp_path / "run")
     rounds.run(experiment, tmp_path / "run")
 

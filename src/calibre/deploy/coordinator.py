@@ -116,6 +116,7 @@ def _among_sites(
 
     def run(store: RunFolder) -> Metrics:
         remember()
+        store.write_experiment(experiment)
         return OngoingRun(experiment, store, federation, host, crew, emit, started, latest).finish()
 
     return _opened(experiment, folder, host, run)

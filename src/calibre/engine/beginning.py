@@ -36,9 +36,9 @@ def opened(experiment: Experiment, folder: Path) -> Iterator[RunFolder]:
 
 
 def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> Federation:
-    """Save the federation with the run, and go on with it as it lies there.
+    """Save the federation and the experiment with the run, and go on with what lies there.
 
-    A folder that holds another one is refused.
+    A folder that holds another federation is refused, and stays as it was.
     """
     if not store.federation.exists():
         federation.save(store.path)
@@ -49,4 +49,5 @@ def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> Fe
             "have changed since; a finished run goes on with them by  calibre-fl update "
             f"{store.path}; a new one needs a folder of its own, given with --out"
         )
+    store.write_experiment(experiment)
     return kept
