@@ -6,9 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.folders import ENOUGH, experiment_on
+from benchmarks.folders import folders as make_folders
 from calibre import experiment as experiments
 from calibre.errors import UserError
-from calibre.recipes.folders import conclude, draw_of, passage
+from calibre.evidence.kept import Evidence
+from calibre.recipes.folders import FOLDER, conclude, draw_of, passage
 from calibre.report.metrics import ByGroup, summary
 from tests.recipes.made_up import made_up
 
@@ -32,6 +35,7 @@ def runs_on(folder, ours, rival, floors):
     ]
 
 
+ROOT = Path(__file__).parents[2]
 FLOORS = [("local", 0.4), ("pixels", 0.3)]
 
 
@@ -95,3 +99,14 @@ def test_what_cannot_be_compared_is_named():
     (strange,) = made_up([on("folders/cifar10-30-0", "fedper")], lambda e: 0.5)
     with pytest.raises(UserError, match=f"{strange.folder} is not of python -m benchmarks.folders"):
         conclude([strange])
+
+
+def test_what_the_ledger_holds_is_what_would_be_chosen_today(tmp_path, monkeypatch):
+    """Where it fails, others are chosen now:  python -m benchmarks.folders --ledger evidence"""
+    ledger = Evidence(ROOT / "evidence")
+    monkeypatch.chdir(tmp_path)
+    place = make_folders("digits", 30, 0, False, Path(FOLDER))
+    for changes in ({}, ENOUGH):
+        entry = ledger.find(experiment_on(place, **changes))
+        assert entry is not None
+        assert {client.test_samples for client in entry.run.clients} <= set(range(18, 25))
