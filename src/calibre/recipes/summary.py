@@ -270,6 +270,8 @@ def _claims_of_table_1(runs: Sequence[Run]) -> list[list[str]]:
     if not runs:
         return []
     return [
-        [_unnumbered(name), _told((verdict, said)), _told((other, also))]
-        for (name, verdict, said), (_, other, also) in zip(*judged, strict=True)
+        [_unnumbered(name), *(_told((verdict, said.partition(";")[0])) for verdict, said in ways)]
+        for name, *ways in (
+            (paper[0], paper[1:], labels[1:]) for paper, labels in zip(*judged, strict=True)
+        )
     ]
