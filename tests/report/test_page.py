@@ -142,6 +142,20 @@ def test_warnings_tell_small_test_sets_and_guessing(tmp_path: Path) -> None:
     assert coarse.startswith("1 client is scored on fewer than 20 test images (at fewest 19)")
 
 
+def test_warnings_tell_who_is_left_out_and_whose_score_says_nothing(tmp_path: Path) -> None:
+    run = read(make_run(tmp_path, 3, 0, floors=()))
+    object.__setattr__(run, "clients", [replace(client(0, 1.0), classes=1), client(1, 0.9)])
+    (alone,) = story.warnings(run)
+    assert alone.startswith("1 client with one class alone: 100 % there")
+    assert alone.endswith(": site 0.")
+    sheet = tmp_path / "federation.json"
+    told = json.loads(sheet.read_text())
+    told["left_out"] = {"Ward <b>": "1 labelled image to train on: 2 are needed"}
+    sheet.write_text(json.dumps(told))
+    words = Page(render([read(tmp_path)])).words
+    assert "1 client is left out, and in no figure: Ward <b> (1 labelled image to" in words
+
+
 def test_curves_are_the_mean_and_percentiles_of_what_clients_report() -> None:
     rounds = [
         {i: {"loss": float(i), "same": 1.0} for i in range(11)},

@@ -68,6 +68,7 @@ def _section(run: Run, label: str) -> dict[str, Any]:
     try:
         federation = load_federation(run.folder)
         heat, about = plotted.class_map(federation), federation.datasheet["description"]
+        warnings += story.left_out(federation.datasheet.get("left_out", {}))
     except UserError as error:
         heat, about = None, ""
         warnings.append(f"who holds what is not shown: {error}")

@@ -1,7 +1,7 @@
 """What a run's figures mean, in sentences: the verdict, and what to worry about."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from calibre import wording
 from calibre.report.events import ClientFailed
@@ -65,8 +65,19 @@ def warnings(run: Run) -> list[str]:
         *_failures(run),
         *_left_behind(run.clients),
         *_never_chosen(run),
+        *_of_one_class(run.clients),
         *_coarse(run.clients),
     ]
+
+
+def left_out(reasons: Mapping[str, str]) -> list[str]:
+    """Who has no model at all, by why; empty where everybody has one."""
+    if not reasons:
+        return []
+    names = list(reasons)
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    named = ", ".join(f"{name} ({reasons[name]})" for name in names[:NAMED])
+    return [f"{_clients(len(names))} {_are(len(names))} left out, and in no figure: {named}{more}."]
 
 
 def better_off_alone(clients: Sequence[ClientResult], floor: str = "local") -> list[ClientResult]:
@@ -128,6 +139,17 @@ def _never_chosen(run: Run) -> list[str]:
     return [
         f"{_clients(len(missed))} never trained in any of {len(run.rounds)} rounds: "
         f"{named}{_more(missed)}. More training.rounds or training.clients_per_round reach them."
+    ]
+
+
+def _of_one_class(clients: Sequence[ClientResult]) -> list[str]:
+    alike = [client for client in clients if client.classes == 1]
+    if not alike:
+        return []
+    named = ", ".join(client.name for client in alike[:NAMED])
+    return [
+        f"{_clients(len(alike))} with one class alone: 100 % there tells of nothing learned: "
+        f"{named}{_more(alike)}."
     ]
 
 
