@@ -240,6 +240,18 @@ def test_a_run_that_noted_nothing_is_looked_up_among_decoded_images(life, monkey
     assert RunFolder(life / "run").purposes.exists()
 
 
+def test_an_update_by_an_earlier_version_is_told_of(life):
+    """It drew its test part anew, so that its encoder may have seen it."""
+    picture(life / "data" / "east" / "0" / "000-new.png", 9000)
+    done = update(life / "run")
+    assert done.notes == ()
+    finish(done.place)
+    RunFolder(done.place).purposes.unlink()
+    picture(life / "data" / "east" / "0" / "001-new.png", 9001)
+    (note,) = update(done.place).notes
+    assert "drew the test part anew" in note
+
+
 def test_damage_to_what_was_noted_is_noticed(life):
     picture(life / "data" / "east" / "0" / "000-new.png", 9000)
     file = RunFolder(life / "run").purposes
