@@ -257,9 +257,9 @@ def _begin(
         write_atomic(folder.before, before.files.table.read_bytes())
     if before.experiment.parent is not None and not before.files.purposes.exists():
         notes.append(
-            f"the run in {before.files.path} was itself made by an earlier version of update, which "
-            "drew the test part anew: its accuracies, and those to come, may be on images that its "
-            "encoder was trained on, and too high"
+            f"the run in {before.files.path} was made by an earlier version of update, which drew "
+            "the test part anew: its accuracies, and those to come, may be on images that "
+            "its encoder was trained on, and too high"
         )
     notes += _left_out(before, federation)
     folder.write_experiment(now)
