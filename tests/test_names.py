@@ -53,6 +53,7 @@ BEYOND_MODULES = {  # what these test is no single module's doing
     "engine/test_foreign_files.py": "files of a run that are another's, or changed",
     "engine/test_full_disk.py": "what a machine may lack",
     "engine/test_stl10.py": "every objective on large images",
+    "finished/test_going_on.py": "an updated run, tested on nothing that was trained on",
     "test_as_folders.py": "an example",
     "test_documents.py": "documents",
     "test_extending.py": "documents",

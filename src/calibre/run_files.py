@@ -1,6 +1,7 @@
 """The names of all files in a run folder. They stand here and nowhere else.
 
     experiment.toml  federation.json  federation.safetensors  preprocessing.json  events.jsonl
+    purposes.safetensors                which images are to train on, by hashes of their pixels
     checkpoints/round-0042.safetensors  and .json, written last: it commits the checkpoint
     clients/000017/0042.safetensors     what client 17 kept after round 42, never sent anywhere
     clients/000017/personal.safetensors its personal model, at the end
@@ -28,6 +29,7 @@ class RunFiles:
         self.experiment = path / "experiment.toml"
         self.federation = path / "federation.json"
         self.federation_arrays = path / "federation.safetensors"
+        self.purposes = path / "purposes.safetensors"
         self.preprocessing = path / "preprocessing.json"
         self.events = path / "events.jsonl"
         self.checkpoints = path / "checkpoints"

@@ -84,9 +84,13 @@ def user_folder() -> Path:
 def entry(files: Iterable[Path | str], settings: Mapping[str, Any]) -> Path:
     """Where the pool of these files, read with these settings, is cached."""
     content = json.dumps([VERSION, [*map(_stamp, files)], dict(settings)], sort_keys=True)
+    return _place() / hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _place() -> Path:
+    """Where all entries lie."""
     base = os.environ.get("CALIBRE_CACHE")
-    folder = Path(base) if base else user_folder() / "pools"
-    return folder / hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return Path(base) if base else user_folder() / "pools"
 
 
 def _stamp(file: Path | str) -> tuple[str, int, int]:
@@ -121,6 +125,15 @@ def read(folder: Path) -> Pool | None:
     except Exception:  # absent; or damaged, and then it fails in any way
         return None
     return pool if _is_sound(pool) else None
+
+
+def find(fingerprint: str) -> Pool | None:
+    """The pool of these very images, whatever has become of their source since."""
+    for about in sorted(_place().glob("*/pool.json")):
+        pool = read(about.parent)
+        if pool is not None and pool.fingerprint == fingerprint:
+            return pool
+    return None
 
 
 def _is_sound(pool: Pool) -> bool:

@@ -24,6 +24,7 @@ from calibre.data.mapped import mapped_safetensors
 from calibre.data.owners import hold_out, natural
 from calibre.data.parts import Ints, Mask, Parts
 from calibre.data.pool import Pool
+from calibre.data.purposes import Earlier, divided
 from calibre.errors import UserError
 from calibre.files import open_regular, write_atomic
 from calibre.rng import numpy_stream
@@ -168,24 +169,31 @@ def _hash(facts: Mapping[str, Any], arrays: Iterable[tuple[str, npt.NDArray[Any]
     return digest.hexdigest()[:16]
 
 
-def build(pool: Pool, settings: FederationSettings, seed: int) -> Federation:
+def build(
+    pool: Pool, settings: FederationSettings, seed: int, earlier: Earlier | None = None
+) -> Federation:
     """Share the pool's images out. The same arguments give the same federation, bit for bit.
 
-    Owners keep what is theirs, unless the settings name another scheme.
+    Owners keep what is theirs, unless the settings name another scheme. ``earlier`` is what the
+    images were for in a run that this goes on from: they stay that.
     """
     if settings.scheme == "auto":
         scheme = "dirichlet" if pool.owners is None else "natural"
         settings = settings.model_copy(update={"scheme": scheme})
+    division = divided(pool, earlier)
     names: tuple[str, ...] = ()
     left_out: dict[str, str] = {}
     if settings.scheme == "natural":
-        train, test, unlabelled, names, left_out = natural(pool, settings, seed)
+        train, test, unlabelled, names, left_out = natural(pool, division, settings, seed)
     else:
-        train, test = made_up(pool, settings, seed)
-        unlabelled = deal_unlabelled(pool, settings, len(train), seed)
+        train, test = made_up(pool, division, settings, seed)
+        unlabelled = deal_unlabelled(pool, division, settings, len(train), seed)
     clients = len(train)
     if settings.score_on == "validation":
-        train, test = hold_out(train, pool, range(clients), range(clients), seed)
+        everybody = range(clients)
+        train, test = hold_out(
+            train, pool, everybody, everybody, seed, division, division.validation
+        )
         if not test.sizes.all():
             client = int(np.argmin(test.sizes))
             raise UserError(

@@ -8,6 +8,7 @@ import numpy as np
 from calibre.data import dealing, partition
 from calibre.data.parts import Ints, Labels, Parts
 from calibre.data.pool import Pool
+from calibre.data.purposes import Division
 from calibre.errors import UserError
 from calibre.rng import numpy_stream
 from calibre.sections import FederationSettings
@@ -17,11 +18,13 @@ CLIENTS = 16  # that train, where nothing else is said
 TEST_IMAGES = 200  # per client, where test sets may overlap: a standard error of 3.5 % at most
 
 
-def made_up(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts, Parts]:
+def made_up(
+    pool: Pool, division: Division, settings: FederationSettings, seed: int
+) -> tuple[Parts, Parts]:
     """Training and test images of clients that are made up."""
     training, every = settings.clients or CLIENTS, np.arange(len(pool.classes))
     if not settings.novel_classes:
-        return _shared_out(pool, settings, seed, training + settings.novel, every)
+        return _shared_out(pool, division, settings, seed, training + settings.novel, every)
     unseen = _numbers(pool, settings.novel_classes)
     if len(unseen) > len(every) - 2:
         raise UserError(
@@ -29,8 +32,8 @@ def made_up(pool: Pool, settings: FederationSettings, seed: int) -> tuple[Parts,
             "two to those who train"
         )
     seen = np.setdiff1d(every, unseen)
-    train, test = _shared_out(pool, settings, seed, training, seen)
-    more, more_test = _shared_out(pool, settings, seed, settings.novel, unseen, "novel/")
+    train, test = _shared_out(pool, division, settings, seed, training, seen)
+    more, more_test = _shared_out(pool, division, settings, seed, settings.novel, unseen, "novel/")
     return train.followed_by(more), test.followed_by(more_test)
 
 
@@ -45,6 +48,7 @@ def _numbers(pool: Pool, names: Sequence[str]) -> Ints:
 
 def _shared_out(
     pool: Pool,
+    division: Division,
     settings: FederationSettings,
     seed: int,
     clients: int,
@@ -53,7 +57,7 @@ def _shared_out(
 ) -> tuple[Parts, Parts]:
     """The images of some classes, dealt or drawn by clients."""
     (rows, labels), (test_rows, test_labels) = (
-        _of_classes(_labels(pool, part), classes) for part in (pool.train, pool.test)
+        _of_classes(pool, part, classes) for part in (division.train, division.test)
     )
     names = [pool.classes[k] for k in classes]
     sizes = np.bincount(labels, minlength=len(classes))
@@ -84,9 +88,7 @@ def _shared_out(
         if dealt
         else dealing.draw(test_counts, test_labels, test_stream)
     )
-    return train.among(rows).shifted(pool.train.start), test.among(test_rows).shifted(
-        pool.test.start
-    )
+    return train.among(rows), test.among(test_rows)
 
 
 def _counts(
@@ -109,15 +111,17 @@ def _counts(
     )
 
 
-def _of_classes(labels: Labels, classes: Ints) -> tuple[Ints, Labels]:
-    """Which images are of these classes, ascending, and their classes counted among these."""
-    rows = np.flatnonzero(np.isin(labels, classes))
-    return rows, np.searchsorted(classes, labels[rows])
+def _of_classes(pool: Pool, part: Ints, classes: Ints) -> tuple[Ints, Labels]:
+    """Which images of a part are of these classes, ascending; their classes counted among these."""
+    rows = part[np.isin(pool.labels[part], classes)]
+    return rows, np.searchsorted(classes, pool.labels[rows])
 
 
-def deal_unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed: int) -> Parts:
+def deal_unlabelled(
+    pool: Pool, division: Division, settings: FederationSettings, clients: int, seed: int
+) -> Parts:
     """The source's own unlabelled part, dealt blindly to the clients that train."""
-    images, training = len(pool.unlabelled), clients - settings.novel
+    images, training = len(division.unlabelled), clients - settings.novel
     each = settings.unlabelled
     if each is not None and each * training > images:
         raise UserError(
@@ -127,8 +131,4 @@ def deal_unlabelled(pool: Pool, settings: FederationSettings, clients: int, seed
     takes = np.arange(clients)[:, None] < training  # [C, 1]
     counts = partition.split_evenly(np.array([images]), takes) if each is None else takes * each
     rng = numpy_stream(seed, "federation/unlabelled")
-    return dealing.deal(counts, np.zeros(images, np.int64), rng).shifted(pool.unlabelled.start)
-
-
-def _labels(pool: Pool, part: range) -> Labels:
-    return pool.labels[part.start : part.stop]
+    return dealing.deal(counts, np.zeros(images, np.int64), rng).among(division.unlabelled)

@@ -7,8 +7,9 @@ import numpy as np
 
 from calibre.data.dealing import held_out
 from calibre.data.partition import rank_within
-from calibre.data.parts import Ints, Parts
+from calibre.data.parts import Ints, Mask, Parts
 from calibre.data.pool import TRAIN_AT_LEAST, Pool
+from calibre.data.purposes import Division
 from calibre.errors import UserError
 from calibre.rng import numpy_stream
 from calibre.sections import FederationSettings
@@ -24,7 +25,7 @@ class Natural(NamedTuple):
     left_out: dict[str, str]  # why other owners are no clients
 
 
-def natural(pool: Pool, settings: FederationSettings, seed: int) -> Natural:
+def natural(pool: Pool, division: Division, settings: FederationSettings, seed: int) -> Natural:
     """The images as their owners hold them.
 
     An owner without test images holds some of its own training images out, by class. One that has
@@ -39,14 +40,12 @@ def natural(pool: Pool, settings: FederationSettings, seed: int) -> Natural:
         )
     everybody = len(pool.owner_names)
 
-    def held(split: range) -> Parts:
-        return Parts.of(
-            owner_of[split.start : split.stop], np.arange(split.start, split.stop), everybody
-        )
+    def held(places: Ints) -> Parts:
+        return Parts.of(owner_of[places], places, everybody)
 
-    train, test = held(pool.train), held(pool.test)
+    train, test = held(division.train), held(division.test)
     untested = np.flatnonzero((test.sizes == 0) & (train.sizes > 0)).tolist()
-    train, moved = hold_out(train, pool, untested, range(everybody), seed)
+    train, moved = hold_out(train, pool, untested, range(everybody), seed, division)
     test = test.joined(moved)
     poor = (train.sizes < TRAIN_AT_LEAST) | (test.sizes < 1)
     left_out = {
@@ -62,19 +61,33 @@ def natural(pool: Pool, settings: FederationSettings, seed: int) -> Natural:
         )
     owners = _owners(np.flatnonzero(~poor), pool, settings, seed)  # [C]
     names = tuple(pool.owner_names[owner] for owner in owners)
-    unlabelled = _own_unlabelled(held(pool.unlabelled), settings.unlabelled, seed)
+    unlabelled = _own_unlabelled(held(division.unlabelled), settings.unlabelled, seed)
     return Natural(train.pick(owners), test.pick(owners), unlabelled.pick(owners), names, left_out)
 
 
 def hold_out(
-    train: Parts, pool: Pool, clients: Iterable[int], names: Sequence[int] | Ints, seed: int
+    train: Parts,
+    pool: Pool,
+    clients: Iterable[int],
+    names: Sequence[int] | Ints,
+    seed: int,
+    division: Division,
+    again: Mask | None = None,
 ) -> tuple[Parts, Parts]:
-    """What stays for training, and what these clients hold out of it to test on."""
+    """What stays for training, and what these clients hold out of it to test on.
+
+    That is some of their new images, and those [N] that were held out before and are ``again``.
+    """
+    new = ~(division.trained | division.validation)  # [N]
     moved = np.zeros(len(train.indices), np.bool_)
     for client in clients:
         rng = numpy_stream(seed, "federation/held-out", int(names[client]))
         own = slice(train.offsets[client], train.offsets[client + 1])
-        moved[own] = held_out(pool.labels[train[client]], rng)
+        images = train[client]
+        if again is not None:
+            moved[own] = again[images]
+        if (free := new[images]).any():
+            moved[own][free] |= held_out(pool.labels[images[free]], rng)
     return train.where(~moved), train.where(moved)
 
 

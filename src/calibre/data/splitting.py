@@ -28,15 +28,17 @@ def sample(
     owners: npt.NDArray[np.int32] | None,
     fraction: float,
     rng: np.random.Generator,
+    start: float = 0.5,
 ) -> npt.NDArray[np.bool_]:
     """Which images to set aside: a systematic sample, after sorting by owner, class and chance.
 
     Every owner, and every class of an owner, is a run of n neighbours in that order, and of any n
-    neighbours the sample takes ``n * fraction`` rounded up or down.
+    neighbours the sample takes ``n * fraction`` rounded up or down. Of all of them it takes
+    that plus ``start``, which is from 0 to 1, rounded down.
     """
     count = len(labels)
     order = np.lexsort((rng.random(count), labels, np.zeros(count) if owners is None else owners))
-    steps = np.floor(np.arange(count + 1) * fraction + 0.5)
+    steps = np.floor(np.arange(count + 1) * fraction + start)
     taken = np.zeros(count, dtype=np.bool_)
     taken[order] = np.diff(steps) > 0
     return taken

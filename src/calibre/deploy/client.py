@@ -15,10 +15,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from calibre import __version__
-from calibre.data import federation as federations
 from calibre.data.sources import load
 from calibre.deploy.records import FederationFacts, Hello, JobRequest, block_of, envelope, text_of
 from calibre.deploy.site_data import SiteStore, in_federation, own_data, read_site, report
+from calibre.engine.beginning import shared_in
 from calibre.engine.crew import one_thread
 from calibre.engine.devices import Machine, main_device
 from calibre.engine.host import Host
@@ -123,8 +123,7 @@ def _site_host(text: str, file: str, facts_text: str, client: int) -> Host:
 @lru_cache(maxsize=2)
 def _share_host(text: str, state: str, own: bool) -> Host:
     experiment = _experiment(text)
-    pool = load(experiment.data)
-    federation = federations.build(pool, experiment.federation, experiment.seed)
+    pool, federation = shared_in(Path(state), experiment, load(experiment.data))
     place = inside(Path(state), experiment.folder_name) if own else Path(state)
     store = SiteStore(place, experiment.training_hash())
     return Host(experiment, pool, federation, store, _device(experiment))

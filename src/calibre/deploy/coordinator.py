@@ -15,7 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from calibre import experiment as experiments
-from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.sources import load as load_pool
 from calibre.deploy import admission
@@ -24,7 +23,7 @@ from calibre.deploy.admission import Admit
 from calibre.deploy.grid import GridCrew
 from calibre.deploy.nodes import Nodes
 from calibre.deploy.roster import Roster
-from calibre.engine.beginning import keep, opened
+from calibre.engine.beginning import keep, note_purposes, opened, shared_in
 from calibre.engine.host import Host
 from calibre.engine.messages import METHOD
 from calibre.engine.rounds import OngoingRun
@@ -63,8 +62,7 @@ def _shared_out(
     nodes: Nodes, experiment: Experiment, folder: Path, emit: Emit, started: float
 ) -> Metrics:
     """An experiment's own federation; each node does the work of a share of its clients."""
-    pool = load_pool(experiment.data)
-    federation = federations.build(pool, experiment.federation, experiment.seed)
+    pool, federation = shared_in(folder, experiment, load_pool(experiment.data))
     of = {count for _, count in nodes.shares()}
     if len(of) != 1:
         raise UserError(f"nodes disagree on how many share the experiment: {sorted(of)}")
@@ -80,6 +78,7 @@ def _shared_out(
 
     def run(store: RunFolder) -> Metrics:
         keep(federation, experiment, store)
+        note_purposes(pool, federation, experiment, store)
         return OngoingRun(experiment, store, federation, host, crew, emit, started).finish()
 
     return _opened(experiment, folder, host, run)

@@ -5,11 +5,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calibre.data import federation as federations
-from calibre.data.federation import Federation
+from calibre.data.federation import Federation, SharedImages
+from calibre.data.pool import Pool
+from calibre.data.purposes import purposes_of
 from calibre.engine import privacy, robust
 from calibre.errors import UserError
 from calibre.experiment import Experiment
 from calibre.files import in_words
+from calibre.registry import DATA_SETS
+from calibre.run_files import RunFiles
 from calibre.run_folder import RunFolder
 
 
@@ -35,6 +39,20 @@ def opened(experiment: Experiment, folder: Path) -> Iterator[RunFolder]:
             store.close()
 
 
+def shared_in(folder: Path, experiment: Experiment, pool: Pool) -> SharedImages:
+    """The images of an experiment, and who holds them in its run folder.
+
+    A run that goes on from another one was given its federation: what is a test image there does
+    not follow from the images alone.
+    """
+    if experiment.parent is None or not RunFiles(folder).federation.exists():
+        return SharedImages.of(pool, experiment.federation, experiment.seed)
+    kept = federations.load(folder)
+    if kept.fingerprint != pool.fingerprint:
+        raise _other_data(experiment, folder)
+    return SharedImages(pool, kept)
+
+
 def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> Federation:
     """Save the federation and the experiment with the run, and go on with what lies there.
 
@@ -44,10 +62,28 @@ def keep(federation: Federation, experiment: Experiment, store: RunFolder) -> Fe
         federation.save(store.path)
     kept = federations.load(store.path)
     if kept.hash != federation.hash:
-        raise UserError(
-            f"{store.path} holds a run on other data: the images of '{experiment.data.source}' "
-            "have changed since; a finished run goes on with them by  calibre-fl update "
-            f"{store.path}; a new one needs a folder of its own, given with --out"
-        )
+        raise _other_data(experiment, store.path)
     store.write_experiment(experiment)
     return kept
+
+
+def note_purposes(
+    pool: Pool, federation: Federation, experiment: Experiment, store: RunFolder
+) -> None:
+    """Note what each image is for, so that a run that goes on from this one tests on no other.
+
+    Images of known data sets do not change, and can be looked at again.
+    """
+    known = experiment.data.source in DATA_SETS
+    if known or experiment.parent is not None or store.purposes.exists():
+        return
+    validated = experiment.federation.score_on == "validation"
+    purposes_of(pool, federation, validated=validated).save(store.path, federation.hash)
+
+
+def _other_data(experiment: Experiment, folder: Path) -> UserError:
+    return UserError(
+        f"{folder} holds a run on other data: the images of '{experiment.data.source}' "
+        "have changed since; a finished run goes on with them by  calibre-fl update "
+        f"{folder}; a new one needs a folder of its own, given with --out"
+    )

@@ -14,7 +14,7 @@ from calibre import __version__
 from calibre.data.datasheet import dealt_anew
 from calibre.data.federation import Federation, SharedImages
 from calibre.data.sources import load
-from calibre.engine.beginning import keep, opened
+from calibre.engine.beginning import keep, note_purposes, opened, shared_in
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.child import Worker
 from calibre.engine.client_store import ClientStore
@@ -66,7 +66,7 @@ def run(
     devices = plan(experiment.engine, machine := Machine.here(), experiment.training.amp)
     if shared is None:
         pool = load(experiment.data, progress=_loading(emit))
-        shared = SharedImages.of(pool, experiment.federation, experiment.seed)
+        shared = shared_in(folder, experiment, pool)
     pool, federation = shared
     for note in dealt_anew(pool, experiment.federation):
         emit(Warned(text=note))
@@ -75,6 +75,7 @@ def run(
     host.load(METHOD)
     with opened(experiment, folder) as store:
         host.federation = federation = keep(federation, experiment, store)
+        note_purposes(pool, federation, experiment, store)
         place = pool.place
         del shared, pool  # of many clients large, and no longer needed
         trim()

@@ -59,6 +59,8 @@ def copy_training(held: RunFolder, place: RunFolder, experiment: Experiment) -> 
         shutil.copytree(held.clients, place.clients, dirs_exist_ok=True, ignore=personal)
     for file in (held.federation, held.federation_arrays):
         shutil.copy2(file, place.path / file.name)
+    if held.purposes.exists():
+        shutil.copy2(held.purposes, place.purposes)
     shutil.copy2(held.events, place.events)
     place.write_experiment(experiment)
 

@@ -2,21 +2,23 @@
 
 Images and labels come and go, and so do clients. What was learned stays: the server's state, and
 what every client kept that is still there, by its name. On other data that is a new run, which
-knows the one that it comes from and leaves it as it is.
+knows the one that it comes from and leaves it as it is. What was trained on is no test image there.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import torch
 
+from calibre.data import cache, purposes
 from calibre.data import federation as federations
 from calibre.data.federation import Federation
 from calibre.data.pool import Pool
-from calibre.data.sources import load
+from calibre.data.purposes import Earlier, purposes_of
+from calibre.data.sources import load, read
 from calibre.engine.checkpoints import Checkpoint, Checkpoints
 from calibre.engine.client_store import ClientStore
 from calibre.engine.host import Host
@@ -25,6 +27,7 @@ from calibre.experiment import Experiment
 from calibre.files import write_atomic
 from calibre.finished.run import FinishedRun, check_there
 from calibre.methods.method import ServerState
+from calibre.registry import DATA_SETS
 from calibre.run_folder import RunFolder
 from calibre.sections import ParentSettings
 from calibre.settings import validate
@@ -62,8 +65,7 @@ def update(
     now = pointed_to(experiment, data) if data else experiment
     check_there(now, source)
     pool = load(now.data)
-    federation = federations.build(pool, now.federation, now.seed)
-    if federation.hash == before.federation.hash:
+    if pool.fingerprint == before.federation.fingerprint:
         return _longer(before, now, more, out)
     if experiment.privacy.clip is not None:
         raise UserError(
@@ -73,7 +75,8 @@ def update(
     now = _as_trained(now, before, pool)
     if now.data != experiment.data:
         pool = load(now.data)
-        federation = federations.build(pool, now.federation, now.seed)
+    earlier = _earlier(before, now)
+    federation = federations.build(pool, now.federation, now.seed, earlier)
     now = _child(now, before, source, federation.training, more)
     place = out or _free_place(source)
     folder = RunFolder(place)
@@ -81,8 +84,47 @@ def update(
         if folder.read_experiment().hash() != now.hash():
             raise UserError(f"{place} holds another run: give a folder of its own with --out")
         return GoingOn(now, place)  # going on with it
+    validated = now.federation.score_on == "validation"
+    federation.save(place)
+    purposes_of(pool, federation, earlier, validated).save(place, federation.hash)
     notes = _begin(folder, before, now, pool, federation)
     return GoingOn(now, place, (*notes, *_on_labels_alone(now, more, federation)))
+
+
+def _earlier(before: FinishedRun, now: Experiment) -> Earlier:
+    """What the images were for in a run, and in those that it goes on from."""
+    fraction = None if read(now.data).test else now.data.test_fraction
+    if before.files.purposes.exists():
+        return Earlier(purposes.load(before.files.path, before.federation.hash), fraction)
+    validated = now.federation.score_on == "validation"
+    known = purposes_of(_pool_of(before), before.federation, validated=validated)
+    return Earlier(known, fraction)
+
+
+def _pool_of(before: FinishedRun) -> Pool:
+    """The images of a run that did not note what they are for, from before they changed."""
+    fingerprint = before.federation.fingerprint
+    pool = cache.find(fingerprint)
+    if pool is None and before.experiment.data.source in DATA_SETS:
+        pool = load(before.experiment.data)
+    if pool is None or pool.fingerprint != fingerprint:
+        source = before.files.path
+        raise UserError(
+            f"the run in {source} did not note which images it trained on, so nobody knows what "
+            "may be tested on: put its images back as they were, have it noted with  calibre-fl "
+            f"resume {source}  and change them again"
+        )
+    return pool
+
+
+def _left_out(before: FinishedRun, federation: Federation) -> Iterator[str]:
+    """Who was a client and is none any more, though its images are there."""
+    for name, why in federation.datasheet["left_out"].items():
+        if name in before.federation.names:
+            yield (
+                f"'{name}' is no client any more: it has {why}, and images that were trained on "
+                "are not tested on"
+            )
 
 
 def _child(
@@ -120,8 +162,7 @@ def move(folder: Path, place: str) -> None:
     held = RunFolder(folder)
     experiment = pointed_to(held.read_experiment(), place)
     pool = load(experiment.data)
-    federation = federations.build(pool, experiment.federation, experiment.seed)
-    if federation.hash != federations.load(folder).hash:
+    if pool.fingerprint != federations.load(folder).fingerprint:
         raise UserError(
             f"--data {place}: the images there are not those of the run in {folder}; to go on with "
             f"other ones:  calibre-fl update {folder} --data {place}"
@@ -214,6 +255,13 @@ def _begin(
         notes.append("clients are made up by the settings: nobody is the same as before")
     else:
         write_atomic(folder.before, before.files.table.read_bytes())
+    if before.experiment.parent is not None and not before.files.purposes.exists():
+        notes.append(
+            f"the run in {before.files.path} was made by an earlier version of update, which drew "
+            "the test part anew: its accuracies, and those to come, may be on images that "
+            "its encoder was trained on, and too high"
+        )
+    notes += _left_out(before, federation)
     folder.write_experiment(now)
     return tuple(notes)
 
