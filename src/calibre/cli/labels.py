@@ -24,7 +24,7 @@ from calibre.cli.listening import (
     answer_until_stopped,
 )
 from calibre.errors import UserError
-from calibre.run_files import RunFiles
+from calibre.run_files import CARD, RunFiles
 
 if TYPE_CHECKING:
     from calibre.finished.collection import Collection
@@ -133,7 +133,6 @@ def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -
     from calibre.finished.run import FinishedRun
     from calibre.finished.suggesting import check_some_left, suggest_in, suggest_of_run
     from calibre.personal.bundle import load
-    from calibre.personal.bundle_folder import CARD
 
     if (run / CARD).is_file():
         if data is None or client is not None:

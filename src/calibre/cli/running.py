@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibre.cli.choosing import DataPlace, for_data, read_or_choose
+from calibre.cli.choosing import DataPlace, check_apart, for_data, read_or_choose
 from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
 from calibre.cli.comparing import show
 from calibre.cores import usable_cores
@@ -46,10 +46,12 @@ def run(
     with _early_workers(values) as prepared:
         from calibre import experiment as experiments
 
-        if data:
+        if data is not None:
+            check_apart(out, data)
             settings, shared = for_data(values, data)
         else:
             settings, shared = experiments.read(experiment, set_), None
+            check_apart(out, settings.data.source)
         folder = out or Path("runs") / settings.folder_name
         run_and_show(settings, folder, tensorboard, as_json, prepared, shared)
 

@@ -22,14 +22,13 @@ from calibre.errors import UserError
 from calibre.files import open_regular, sync_folder, write_atomic
 from calibre.personal.card import Card
 from calibre.personal.card_text import markdown
-from calibre.run_files import MODEL, RunFiles
+from calibre.run_files import CARD, MODEL, RunFiles
 from calibre.settings import validate
 
 LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
 LARGEST_MODEL = 2**33
 LARGEST_PICTURES = 2**23
 VERSION = 3
-CARD = "card.json"
 TEXT = "card.md"
 PICTURES = "mistakes.png"
 

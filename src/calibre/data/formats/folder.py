@@ -16,6 +16,7 @@ import numpy as np
 from calibre.data import labels_file
 from calibre.data.formats import EncodedImage, Part, Raw, number_classes
 from calibre.data.formats.given import Given, given_labels
+from calibre.data.formats.own_output import RUN_FOLDERS, Folders, is_own, is_run, nothing_else
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 
@@ -28,17 +29,18 @@ LAYOUT = (
     "one sub-folder per class (above them, if wanted, one per client; above all train/ and test/)"
 )
 
-Folders = tuple[str, ...]  # that a file is in, below the place
+SHOWN = 5  # names in a note
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies below a folder; hidden files and folders do not count."""
+    """What lies below a folder; hidden files and folders do not count, nor do Calibre's own."""
 
     images: tuple[tuple[Folders, str], ...]  # and the path; sorted
     others: tuple[str, ...]  # files of other kinds; sorted
     labels: tuple[tuple[Folders, str], ...]  # files called labels.csv; those above come first
-    folders: frozenset[Folders]
+    folders: frozenset[Folders]  # that a file may be in, below the place
+    own: tuple[Folders, ...] = ()  # runs and bundles that lie among the images; sorted
 
     @property
     def files(self) -> list[str]:
@@ -66,6 +68,8 @@ def survey(place: Path) -> Listing:
     others: list[str] = []
     labels: list[tuple[Folders, str]] = []
     seen: set[Folders] = set()
+    filled: set[Folders] = set()
+    own: set[Folders] = set()
     waiting: list[tuple[Folders, str, frozenset[tuple[int, int]]]]
     waiting = [((), str(place), frozenset())]
     while waiting:
@@ -78,11 +82,19 @@ def survey(place: Path) -> Listing:
                 entries = [entry for entry in found if not entry.name.startswith(".")]
         except OSError as error:
             raise UserError(f"the folder {_shown(path)} cannot be read: {error.strerror}") from None
+        names = {entry.name for entry in entries}
+        if folders and is_own(names):
+            own.add(folders)
+            continue
+        if is_run(names):  # the images lie in a run's own folder
+            entries = [entry for entry in entries if entry.name not in RUN_FOLDERS]
         seen.add(folders)
         for entry in entries:
             if os.path.isdir(entry.path):  # unlike the entry's own word, it takes any link
                 waiting.append(((*folders, entry.name), entry.path, above | {here}))
-            elif entry.name.lower().endswith(SUFFIXES) or _is_nameless_dicom(entry):
+                continue
+            filled.add(folders)
+            if entry.name.lower().endswith(SUFFIXES) or _is_nameless_dicom(entry):
                 _check_name(entry.path)
                 images.append((folders, entry.path))
             elif entry.name == labels_file.NAME:
@@ -91,7 +103,13 @@ def survey(place: Path) -> Listing:
             else:
                 others.append(entry.path)
     labels.sort(key=lambda found: (len(found[0]), found))
-    return Listing(tuple(sorted(images)), tuple(sorted(others)), tuple(labels), frozenset(seen))
+    return Listing(
+        tuple(sorted(images)),
+        tuple(sorted(others)),
+        tuple(labels),
+        frozenset(seen - nothing_else(own, seen, filled)),
+        tuple(sorted(own)),
+    )
 
 
 def read(place: Path, listing: Listing) -> Raw:
@@ -249,6 +267,10 @@ def _notes(
     depth: int,
     in_parts: bool,
 ) -> Iterator[str]:
+    if listing.own:
+        names = ", ".join(repr(_shown("/".join(folders))) for folders in listing.own[:SHOWN])
+        more = f" and {len(listing.own) - SHOWN:,} more" if len(listing.own) > SHOWN else ""
+        yield f"Calibre's own runs and bundles, left out: {names}{more}"
     if listing.others:
         count = len(listing.others)
         yield f"files of other kinds, not read: {count:,} ({_kinds(listing.others)})"
