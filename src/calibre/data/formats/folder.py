@@ -47,6 +47,11 @@ class Listing:
         """All that decide what is read."""
         return [path for _, path in (*self.images, *self.labels)]
 
+    @property
+    def kinds_left_out(self) -> str:
+        """The kinds of files that are not read, as a person says it; empty: there are none."""
+        return _kinds(self.others)
+
     def of_kind(self, suffix: str) -> list[Path]:
         """Files of another kind."""
         return [Path(path) for path in self.others if path.lower().endswith(suffix)]
