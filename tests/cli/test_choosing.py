@@ -261,3 +261,21 @@ def test_a_run_folder_that_holds_its_own_images_is_refused(federation, monkeypat
         said = fails(capsys, monkeypatch, "run", *arguments, *QUICK, "--out", out)
         assert f"--out {out} holds what the run is to be trained on" in said
     assert not list(federation.rglob("*.toml"))
+
+
+@pytest.mark.parametrize("place", ["", " "])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run"], ["suite"], ["doctor"], ["data", "show"], ["resume", "r"], ["update", "r"],
+        ["suggest", "r"], ["label", "r"], ["personalize", "r", "--out", "b"],
+    ],
+)  # fmt: skip
+def test_an_empty_place_is_a_mistake_and_no_demonstration(tmp_path, monkeypatch, command, place):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*command, "--data", place)
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert "'--data'" in said
+    assert "it is empty: name the images' folder or file" in said
+    assert list(tmp_path.iterdir()) == []

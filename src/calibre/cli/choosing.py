@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from calibre.cli.common import errors
+from calibre.cli.common import errors, named
 from calibre.errors import UserError
 from calibre.registry import DATA_SETS
 from calibre.run_files import RunFiles
@@ -24,6 +24,7 @@ DataPlace = Annotated[
         "--data",
         help="A folder (or .csv, .parquet, .npz) of your own images; settings are chosen for it.",
         metavar="PLACE",
+        parser=named,
     ),
 ]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from calibre.cli.common import AsJson, errors
+from calibre.cli.common import AsJson, errors, named_path
 from calibre.cli.listening import (
     Address,
     Certificate,
@@ -34,7 +34,10 @@ ClientName = Annotated[
     str | None, typer.Option(help="A client of the run, by name or number.", metavar="NAME")
 ]
 Folder = Annotated[
-    Path | None, typer.Option(help="A folder of images that the run never saw.", metavar="FOLDER")
+    Path | None,
+    typer.Option(
+        help="A folder of images that the run never saw.", metavar="FOLDER", parser=named_path
+    ),
 ]
 
 
@@ -105,7 +108,7 @@ def label(
     known = access(name, token, certificate, key, unprotected)
     finished = FinishedRun(run)
     check_encoder(finished)
-    if data:
+    if data is not None:
         held: Collection | None = of_folder(data)
         called = folder_names([data.resolve().name])[0]
     else:

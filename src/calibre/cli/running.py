@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from calibre.cli.choosing import DataPlace, check_apart, for_data, read_or_choose
-from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
+from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors, named
 from calibre.cli.comparing import show
 from calibre.cores import usable_cores
 from calibre.registry import DEFAULT_SUITE
@@ -60,7 +60,8 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
     set_: Changes = None,
     data: Annotated[
-        str | None, typer.Option(help="Where its images lie now, if moved.", metavar="PLACE")
+        str | None,
+        typer.Option(help="Where its images lie now, if moved.", metavar="PLACE", parser=named),
     ] = None,
     tensorboard: TensorBoard = None,
     as_json: AsJson = False,
@@ -100,7 +101,9 @@ def update(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     data: Annotated[
         str | None,
-        typer.Option(help="Other data; default: the run's own, as it is now.", metavar="PLACE"),
+        typer.Option(
+            help="Other data; default: the run's own, as it is now.", metavar="PLACE", parser=named
+        ),
     ] = None,
     rounds: Annotated[
         int, typer.Option(min=0, max=100_000, help="Train for so many more; 0: new heads only.")
