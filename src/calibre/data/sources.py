@@ -203,6 +203,8 @@ def read_found(found: Found) -> Raw:
         raise UserError(f"{found.name} cannot be read: {error}") from error
     for part in filter(None, (raw.train, raw.test, raw.unlabelled)):
         _check(found.name, part, raw.classes, labelled=part is not raw.unlabelled)
+    if not len(raw.train.labels):
+        raise UserError(f"{found.place} holds no images to train on: it needs some with labels")
     if raw.unlabelled and (raw.unlabelled.owners is None) != (raw.train.owners is None):
         raise UserError(
             f"{found.name}: say of labelled and unlabelled images, or of neither, whose they are"
