@@ -2,7 +2,8 @@
 
 ``train/`` and ``test/`` may stand above either; without them a test part is split off. A folder
 ``unlabelled`` where a class would be holds images that nobody labelled, and so does every folder
-with a ``labels.csv`` beside its images: it says which of them somebody has labelled since.
+with a ``labels.csv`` beside its images: it says which of them somebody has labelled since. These
+names may be in capitals.
 """
 
 import os
@@ -24,6 +25,8 @@ SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".dcm",
     ".dicom",
 )  # fmt: skip
+PARTS = ("train", "test")
+NO_PARTS = ("val", "valid", "validation")  # though many people have them beside the others
 NOBODY_KNOWS = ("unlabelled", "unlabeled")  # in place of a class
 LAYOUT = (
     "one sub-folder per class (above them, if wanted, one per client; above all train/ and test/)"
@@ -125,7 +128,7 @@ def read(place: Path, listing: Listing) -> Raw:
         raise UserError(
             f"{place} holds no images{kinds}; put images ({', '.join(SUFFIXES)}) in {LAYOUT}"
         )
-    in_parts = _in_parts(images)
+    in_parts = _in_parts(place, images)
     depth = _depth(place, images, in_parts)
     rows = _rows(images, given, in_parts, depth)
     if not rows["train"]:
@@ -163,9 +166,9 @@ def _rows(
     """Owner, label and path of every image, by part."""
     rows: dict[str, list[tuple[str, str, str]]] = {"train": [], "test": [], "unlabelled": []}
     for folders, path in images:
-        part = folders[0] if in_parts else "train"
+        part = folders[0].lower() if in_parts else "train"
         label = folders[-1]
-        if label in NOBODY_KNOWS:
+        if _is_unlabelled(label):
             label = given.take(path)
         else:
             given.compare(path, label)
@@ -191,15 +194,15 @@ def listed_images(place: Path) -> tuple[list[Listed], Given]:
         ((NOBODY_KNOWS[0],) if folders == () else folders, path)
         for folders, path in _classified(listing, given)
     ]
-    depth = _depth(place, images, in_parts := _in_parts(images)) if images else 1
+    depth = _depth(place, images, in_parts := _in_parts(place, images)) if images else 1
     found = []
     for folders, path in images:
         label, beside = folders[-1], None
-        if label in NOBODY_KNOWS:
+        if _is_unlabelled(label):
             label, beside = given.take(path), Path(path).parent / labels_file.NAME
         else:
             given.compare(path, label)
-        if not (in_parts and folders[0] == "test"):
+        if not (in_parts and folders[0].lower() == "test"):
             client = folders[in_parts] if depth == 2 else None
             found.append(Listed(path, client, label, beside))
     return found, given
@@ -210,7 +213,7 @@ def _classified(listing: Listing, given: Given) -> list[tuple[Folders, str]]:
     return [
         (
             (*folders, NOBODY_KNOWS[0])
-            if folders in given.beside and folders[-1:] not in [(name,) for name in NOBODY_KNOWS]
+            if folders in given.beside and not (folders and _is_unlabelled(folders[-1]))
             else folders,
             path,
         )
@@ -218,9 +221,23 @@ def _classified(listing: Listing, given: Given) -> list[tuple[Folders, str]]:
     ]
 
 
-def _in_parts(images: Sequence[tuple[Folders, str]]) -> bool:
+def _is_unlabelled(name: str) -> bool:
+    return name.lower() in NOBODY_KNOWS
+
+
+def _in_parts(place: Path, images: Sequence[tuple[Folders, str]]) -> bool:
     """A class may be called "train": it names a part where nothing but parts is beside it."""
-    return all(len(folders) > 1 and folders[0] in ("train", "test") for folders, _ in images)
+    if not all(len(folders) > 1 for folders, _ in images):
+        return False
+    above = {folders[0].lower(): folders[0] for folders, _ in images}
+    parts, others = above.keys() & {*PARTS}, above.keys() - {*PARTS}
+    if parts and others and others <= {*NO_PARTS}:
+        more, beside = above[min(others)], above[max(parts)]
+        raise UserError(
+            f"{place / more} lies beside {beside}/, but images are to train on or to test on: move "
+            f"those of {more}/ to train/ or to test/"
+        )
+    return not others
 
 
 def _check_name(path: str) -> None:
@@ -281,14 +298,15 @@ def _notes(
         yield f"files of other kinds, not read: {count:,} ({_kinds(listing.others)})"
 
     def without_images(level: int, known: Iterable[str]) -> str:
-        names = {folders[level] for folders in listing.folders if len(folders) == level + 1}
+        there = (folders[level] for folders in listing.folders if len(folders) == level + 1)
+        names = {name for name in there if not _is_unlabelled(name)}
         return ", ".join(repr(_shown(name)) for name in sorted(names - {*known}))
 
     if depth == 2 and (
         empty := without_images(int(in_parts), {folders[in_parts] for folders, _ in images})
     ):
         yield f"clients whose folders hold no image, left out: {empty}"
-    if nowhere := without_images(depth - 1 + in_parts, {*classes, *NOBODY_KNOWS}):
+    if nowhere := without_images(depth - 1 + in_parts, classes):
         yield f"no image is of class {nowhere}: the class was left out"
 
 
