@@ -61,6 +61,15 @@ def test_a_clients_own_images_and_the_runs_classes(tmp_path):
     assert not found.novel
 
 
+def test_a_client_is_found_however_its_folder_writes_its_letters(tmp_path):
+    hospitals(tmp_path / "h")
+    (tmp_path / "h" / "south").rename(tmp_path / "h" / "su\u0308d")
+    finished = FinishedRun(run_of(tmp_path / "h", tmp_path / "r"))
+    found = of_client(finished, finished.find(["s\u00fcd"])[0])
+    assert found.place == tmp_path / "h" / "su\u0308d"
+    assert len(found.images) == 18 + 24
+
+
 def test_images_without_a_folder_of_the_client_are_none(tmp_path):
     assert of_client(FinishedRun(run_of(None, tmp_path / "r")), 0) is None
 

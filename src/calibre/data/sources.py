@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from calibre.data import cache, labels_file
+from calibre.data.class_names import odd_names
 from calibre.data.facts import Facts
 from calibre.data.formats import Part, Raw, csvtable, folder, npz, parquet
 from calibre.data.formats.images import Survey
@@ -209,7 +210,7 @@ def read_found(found: Found) -> Raw:
         raise UserError(
             f"{found.name}: say of labelled and unlabelled images, or of neither, whose they are"
         )
-    return raw
+    return replace(raw, notes=(*raw.notes, *odd_names(raw.classes)))
 
 
 def _draft(found: Found, settings: DataSettings) -> cache.Draft:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from calibre.data.class_names import one_spelling
 from calibre.data.formats import EncodedImage, Part, Shape
 from calibre.data.formats.folder import Listed, listed_images
 from calibre.errors import UserError
@@ -79,8 +80,9 @@ def of_client(finished: FinishedRun, client: int) -> Collection | None:
 
 def _first_called(name: str, parents: Sequence[Path], place: Path) -> Path:
     """The folder of a client, of all that an image of its own is in."""
-    return next(place / at for at in reversed(parents) if at.name == name)
+    return next(place / at for at in reversed(parents) if one_spelling(at.name) == name)
 
 
 def _is_test(place: Path, client: str) -> bool:
-    return place.parent.name.lower() == "test" and place.name == client and place.is_dir()
+    called = place.parent.name.lower(), one_spelling(place.name)
+    return called == ("test", client) and place.is_dir()

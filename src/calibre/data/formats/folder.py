@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from calibre.data import labels_file
+from calibre.data.class_names import one_spelling
 from calibre.data.formats import EncodedImage, Part, Raw, number_classes
 from calibre.data.formats.given import Given, given_labels
 from calibre.data.formats.own_output import RUN_FOLDERS, Folders, is_own, is_run, nothing_else
@@ -99,7 +100,8 @@ def survey(place: Path) -> Listing:
         seen.add(folders)
         for entry in entries:
             if os.path.isdir(entry.path):  # unlike the entry's own word, it takes any link
-                waiting.append(((*folders, entry.name), entry.path, above | {here}))
+                inside = (*folders, one_spelling(entry.name))
+                waiting.append((inside, entry.path, above | {here}))
                 continue
             filled.add(folders)
             if entry.name.lower().endswith(SUFFIXES) or _is_nameless_dicom(entry):

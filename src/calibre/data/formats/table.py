@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calibre.data.class_names import one_spelling
 from calibre.data.formats import EncodedImage, EncodedImages, Part, Raw, number_classes, pick
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
@@ -120,7 +121,8 @@ def read_row(
             f"{path}: row {number} is a test image with nothing in column '{columns.label}': "
             "nothing can be scored on it; fill it in or take the row away"
         )
-    return TableRow(label, str(row[columns.client]) if columns.client else None, part)
+    client = one_spelling(str(row[columns.client])) if columns.client else None
+    return TableRow(label, client, part)
 
 
 def read_image(path: Path, number: int, column: str, value: Any) -> EncodedImage:
