@@ -17,6 +17,7 @@ from calibre.cli.comparing import show
 from calibre.cores import usable_cores
 from calibre.registry import DEFAULT_SUITE
 from calibre.run_files import RunFiles
+from calibre.wording import quoted
 
 if TYPE_CHECKING:
     from calibre.report.metrics import Metrics
@@ -163,7 +164,11 @@ def run_and_show(
         with board as sink, LiveView(errors) as view:
             metrics = engines.run(settings, folder, to_all(view, sink), prepared, shared)
     except KeyboardInterrupt:
-        errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
+        errors.print(
+            f"stopped; continue with  calibre-fl resume {quoted(folder)}",
+            markup=False,
+            soft_wrap=True,
+        )
         sys.exit(INTERRUPTED)
     if as_json:
         print(metrics.model_dump_json(indent=2))
@@ -210,7 +215,7 @@ def rewind(
         print(f"{folder} can be taken back to rounds {rounds} (0: the start)")
         return
     taking_back.rewind(place, round_)
-    print(f"all after round {round_} is forgotten; go on with  calibre-fl resume {folder}")
+    print(f"all after round {round_} is forgotten; go on with  calibre-fl resume {quoted(folder)}")
 
 
 def suite(
