@@ -59,6 +59,11 @@ def choose_columns(
 
     ``images`` and ``labels`` are the columns that could be those by their type.
     """
+    if not names:
+        raise UserError(
+            f"{path} has no columns: it needs one that says where an image is, such as path, and "
+            "one called label"
+        )
     image_wish, label_wish, client_wish = wanted
     image = _choose(path, "image", image_wish, images, names)
     usual = [name for name in CLIENT_NAMES if name in names and name not in (image, label_wish)]
