@@ -3,7 +3,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from calibre.wording import difference, duration, percent, quoted, rate, span
+from calibre.wording import difference, duration, how_many, percent, quoted, rate, span
 
 
 def test_shares_are_told_in_percent():
@@ -55,3 +55,8 @@ def test_a_shell_takes_a_quoted_path_as_one_word(place):
     )
     assert said.stdout == f"{place}|"
     assert quoted("plain/run-1") == "plain/run-1"
+
+
+def test_one_is_no_plural():
+    assert [how_many(n, "client") for n in (0, 1, 2)] == ["0 clients", "1 client", "2 clients"]
+    assert how_many(1_200, "labelled image") == "1,200 labelled images"

@@ -31,6 +31,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def how_many(count: int, what: str) -> str:
+    """``1 client``, ``1,200 clients``; ``what`` is the word for one."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def quoted(place: Path | str) -> str:
     """A path in a command that somebody may copy, as a shell takes it."""
     return shlex.quote(str(place))

@@ -25,6 +25,7 @@ from calibre.cli.listening import (
 )
 from calibre.errors import UserError
 from calibre.run_files import CARD, RunFiles
+from calibre.wording import how_many
 
 if TYPE_CHECKING:
     from calibre.finished.collection import Collection
@@ -75,7 +76,9 @@ def suggest(
     if len(found.images) < min(count, found.unlabelled):
         _say(f"fewer than {count:,}: the others look like these or like some that have a label")
     unsure = f", and of {found.unsure:,} somebody was not sure" if found.unsure else ""
-    _say(f"{found.labelled:,} images have a label, {found.unlabelled:,} have none{unsure}")
+    have, lack = ("has" if n == 1 else "have" for n in (found.labelled, found.unlabelled))
+    labelled = how_many(found.labelled, "image")
+    _say(f"{labelled} {have} a label, {found.unlabelled:,} {lack} none{unsure}")
 
 
 def label(
