@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -188,6 +189,16 @@ def test_version():
     from calibre import __version__
 
     assert invoke("--version").output.strip() == __version__
+
+
+def test_a_command_to_copy_has_its_path_in_quotes(tmp_path):
+    place = tmp_path / "my run"
+    place.mkdir()
+    settings = read(None, [f"data.source={tmp_path / 'gone'}", "federation.scheme=natural"])
+    (place / "experiment.toml").write_text(settings.to_toml())
+    (message,) = [line for line in command("resume", place).stderr.splitlines() if "error" in line]
+    words = shlex.split(message.partition("calibre-fl resume")[2])
+    assert words[0] == str(place)
 
 
 def test_resume_says_how_to_point_to_images_that_moved(tmp_path):

@@ -1,7 +1,9 @@
+import subprocess
+
 import numpy as np
 import pytest
 
-from calibre.wording import difference, duration, percent, rate, span
+from calibre.wording import difference, duration, how_many, percent, quoted, rate, span
 
 
 def test_shares_are_told_in_percent():
@@ -42,3 +44,19 @@ def test_a_difference_is_told_with_what_it_rests_on():
     assert few.words.startswith("10.0 points, but 5 test images: not established (95 % interval -")
     assert not few.established
     assert difference([(0.5, 0.9, 100)]).established  # the other is better
+
+
+@pytest.mark.parametrize(
+    "place", ["my runs/first", "it's", "$HOME", "a;b", "(1)", "", "plain/run-1"]
+)
+def test_a_shell_takes_a_quoted_path_as_one_word(place):
+    said = subprocess.run(
+        ["sh", "-c", f"printf '%s|' {quoted(place)}"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"{place}|"
+    assert quoted("plain/run-1") == "plain/run-1"
+
+
+def test_one_is_no_plural():
+    assert [how_many(n, "client") for n in (0, 1, 2)] == ["0 clients", "1 client", "2 clients"]
+    assert how_many(1_200, "labelled image") == "1,200 labelled images"

@@ -10,6 +10,7 @@ from calibre.experiment import Experiment
 from calibre.report.events import Emit
 from calibre.report.metrics import Metrics
 from calibre.run_files import RunFiles
+from calibre.wording import quoted
 
 
 def run(
@@ -32,7 +33,8 @@ def run(
     if experiment.engine.runtime == "flower":
         raise UserError(
             "engine.runtime = 'flower': sites train this run, through their coordinator; go on "
-            f"with  calibre-fl deploy run {RunFiles(folder).experiment} --out {folder} --keys KEYS"
+            f"with  calibre-fl deploy run {quoted(RunFiles(folder).experiment)} "
+            f"--out {quoted(folder)} --keys KEYS"
         )
     if experiment.engine.runtime == "flower-sim":
         from calibre.deploy.simulation import simulate

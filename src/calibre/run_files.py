@@ -21,6 +21,7 @@ from pathlib import Path
 from calibre.errors import UserError
 
 MODEL = "model.safetensors"  # the name that bundles and timm give their tensors too
+CARD = "card.json"  # of a bundle
 
 
 class RunFiles:

@@ -29,6 +29,7 @@ from calibre.report.events import (
 )
 from calibre.report.floors import title_of
 from calibre.report.metrics import ClientResult, Group, Metrics, Summary
+from calibre.wording import how_many
 
 
 class LiveView:
@@ -68,8 +69,10 @@ class LiveView:
         self.rounds = event.rounds
         going_on = f", going on after round {event.done}" if event.done else ""
         self._say(
-            f"{event.method}: {event.clients} clients train, {event.novel} are novel; "
-            f"{event.rounds} rounds{going_on}"
+            f"{event.method}: {how_many(event.clients, 'client')} "
+            f"{'trains' if event.clients == 1 else 'train'}, {event.novel} "
+            f"{'is' if event.novel == 1 else 'are'} novel; "
+            f"{how_many(event.rounds, 'round')}{going_on}"
         )
         if self.rounds:
             self._bar("training rounds", event.done, self.rounds)
@@ -138,7 +141,7 @@ def result_table(metrics: Metrics) -> Table:
         own = metrics.of(group)
         if not own.clients:
             continue
-        table.add_row(f"[dim]{own.clients} clients {title}[/]")
+        table.add_row(f"[dim]{how_many(own.clients, 'client')} {title}[/]")
         table.add_row(escape(printable(metrics.method)), *_cells(own), style="bold")
         for floor, figures in metrics.floors.items():
             table.add_row(escape(printable(title_of(floor))), *_cells(figures.of(group)))

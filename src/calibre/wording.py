@@ -1,7 +1,9 @@
-"""Figures as people read them: the same everywhere."""
+"""Figures, and commands to copy, as people read them: the same everywhere."""
 
 import math
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 Z95 = 1.959963984540054  # 95 % of a normal distribution lies within this many deviations
@@ -27,6 +29,16 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def how_many(count: int, what: str) -> str:
+    """``1 client``, ``1,200 clients``; ``what`` is the word for one."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def quoted(place: Path | str) -> str:
+    """A path in a command that somebody may copy, as a shell takes it."""
+    return shlex.quote(str(place))
 
 
 class Difference(NamedTuple):

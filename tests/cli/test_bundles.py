@@ -139,6 +139,21 @@ def test_an_unreadable_image_is_exit_code_1_and_the_rest_is_answered(bundle, pic
     assert "1 of the images could not be read" in done.stderr
 
 
+def test_only_images_are_predicted_and_other_kinds_are_told(bundle, pictures, capsys, monkeypatch):
+    (pictures / "labels.csv").write_text("path,label,time\nstranger.png,red,\n")
+    for name in ("a.HEIC", "b.heic", "c.avif", "scan"):
+        (pictures / name).write_bytes(b"of another kind")
+    done = invoke("predict", bundle, pictures, "--json")
+    assert done.exit_code == 0, done.output
+    names = {row["image"] for row in json.loads(done.stdout)}
+    assert names == {str(file) for file in pictures.rglob("*.png")}
+    assert "left out: 2 .heic, 1 .avif, 1 no suffix" in " ".join(done.stderr.split())
+    for file in pictures.rglob("*.png"):
+        file.unlink()
+    said = fails(capsys, monkeypatch, "predict", bundle, pictures)
+    assert "holds no images, only files of kinds that are not read (2 .heic, 1 .avif" in said
+
+
 def test_another_limit(bundle, pictures):
     strict, lax = (
         json.loads(invoke("predict", bundle, pictures, "--json", "--refuse", rate).stdout)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -20,6 +21,7 @@ from calibre.data.sources import load
 from calibre.engine import rounds
 from calibre.experiment import NetworkSettings, read
 from calibre.models.network import Problem, build_encoder
+from tests.cli.test_bundles import fails
 
 SHAPES = ("circle", "cross", "square")
 
@@ -226,4 +228,54 @@ def test_mistakes(tmp_path, monkeypatch, capsys, arguments, message):
         cli.main()
     assert ended.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_calibre_wrote_among_the_images_is_no_data(federation, tmp_path, monkeypatch):
+    place = shutil.copytree(federation, tmp_path / "shapes")
+    monkeypatch.chdir(place)
+    quick = [*QUICK, "--set", "training.rounds=1"]
+    assert invoke("run", "--data", ".", *quick).exit_code == 0
+    (folder,) = (place / "runs").iterdir()
+    (folder / "figures").mkdir(exist_ok=True)
+    draw("circle", np.random.default_rng(1)).save(folder / "figures" / "accuracies.png")
+    assert invoke("bundle", folder, "--out", "bundles").exit_code == 0
+    monkeypatch.setenv("CALIBRE_CACHE", str(tmp_path / "another"))
+    shown = invoke("data", "show", "--data", ".")
+    assert shown.exit_code == 0, shown.output
+    assert "not drawn: a picture in the current folder would be one of your images" in shown.stderr
+    assert f"'runs/{folder.name}'" in shown.stdout
+    assert "client 'bundles'" not in shown.stdout
+    assert not list(place.glob("federation*"))
+    again = invoke("resume", folder, "--json")
+    assert again.exit_code == 0, again.output
+    anew = invoke("run", "--data", ".", *quick, "--set", "seed=5", "--out", "another", "--json")
+    assert anew.exit_code == 0, anew.output
+    assert json.loads(anew.stdout)["train"]["clients"] == 4
+
+
+@pytest.mark.parametrize("out", [".", "../shapes", "site-1", "site-1/circle"])
+def test_a_run_folder_that_holds_its_own_images_is_refused(federation, monkeypatch, capsys, out):
+    monkeypatch.chdir(federation)
+    for arguments in (["--data", "."], ["--set", f"data.source={federation}"]):
+        said = fails(capsys, monkeypatch, "run", *arguments, *QUICK, "--out", out)
+        assert f"--out {out} holds what the run is to be trained on" in said
+    assert not list(federation.rglob("*.toml"))
+
+
+@pytest.mark.parametrize("place", ["", " "])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run"], ["suite"], ["doctor"], ["data", "show"], ["resume", "r"], ["update", "r"],
+        ["suggest", "r"], ["label", "r"], ["personalize", "r", "--out", "b"],
+    ],
+)  # fmt: skip
+def test_an_empty_place_is_a_mistake_and_no_demonstration(tmp_path, monkeypatch, command, place):
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*command, "--data", place)
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert "'--data'" in said
+    assert "it is empty: name the images' folder or file" in said
     assert list(tmp_path.iterdir()) == []

@@ -62,7 +62,7 @@ def test_what_has_a_label_or_a_doubt_is_not_suggested_again(finished, tmp_path):
     done = invoke("suggest", finished, "--data", tmp_path / "new", "--count", "20", "--json")
     assert {row["image"] for row in json.loads(done.stdout)} == {str(file) for file in made[2:]}
     said = invoke("suggest", finished, "--data", tmp_path / "new").stderr
-    assert "1 images have a label, 8 have none, and of 1 somebody was not sure" in said
+    assert "1 image has a label, 8 have none, and of 1 somebody was not sure" in said
 
 
 def test_fewer_than_were_asked_for_and_rows_of_no_image_are_said(finished, tmp_path):

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from calibre.data.formats.cifar import CIFAR10, CIFAR100
 from calibre.data.formats.known import KNOWN
 from calibre.data.pool import UNLABELLED, Pool
-from calibre.data.sources import describe, load
+from calibre.data.sources import describe, facts, load
 from calibre.errors import UserError
 from calibre.registry import DATA_SETS
 from calibre.sections import DataSettings
@@ -515,6 +515,21 @@ def test_other_arrays_of_the_file_are_not_read(tmp_path):
     objects = np.array([{}, []], object)
     np.savez(tmp_path / "x.npz", images=images, labels=[0, 1] * 5, notes=objects)
     assert len(named(tmp_path / "x.npz").labels) == 10
+
+
+@pytest.mark.parametrize("more", [{}, {"unlabelled": random_images(4, 8, 8, 1)}])
+@pytest.mark.parametrize("two", [True, False])
+def test_arrays_without_an_image_to_train_on(tmp_path, two, more):
+    none, some = (random_images(count, 8, 8, 1) for count in (0, 4))
+    arrays = {"images": none, "labels": np.zeros(0, int)}
+    if two:
+        arrays = {
+            "x_train": none, "y_train": np.zeros(0, int), "x_test": some, "y_test": [0, 1, 0, 1],
+        }  # fmt: skip
+    np.savez(tmp_path / "mine.npz", **arrays, **more)
+    for ask in (load, facts):
+        with pytest.raises(UserError, match=r"mine\.npz holds no images to train on"):
+            ask(DataSettings(source=str(tmp_path / "mine.npz")))
 
 
 def test_npz_that_is_none(tmp_path):

@@ -61,6 +61,15 @@ def test_a_clients_own_images_and_the_runs_classes(tmp_path):
     assert not found.novel
 
 
+def test_a_client_is_found_however_its_folder_writes_its_letters(tmp_path):
+    hospitals(tmp_path / "h")
+    (tmp_path / "h" / "south").rename(tmp_path / "h" / "su\u0308d")
+    finished = FinishedRun(run_of(tmp_path / "h", tmp_path / "r"))
+    found = of_client(finished, finished.find(["s\u00fcd"])[0])
+    assert found.place == tmp_path / "h" / "su\u0308d"
+    assert len(found.images) == 18 + 24
+
+
 def test_images_without_a_folder_of_the_client_are_none(tmp_path):
     assert of_client(FinishedRun(run_of(None, tmp_path / "r")), 0) is None
 
@@ -85,14 +94,16 @@ def test_what_is_odd_about_labels_is_told_of_this_client_alone(tmp_path):
     assert "gone-from-north.png" in note
 
 
-def test_a_clients_model_is_measured_on_the_runs_test_images_of_that_client(tmp_path):
-    hospitals(tmp_path / "h" / "train")
+@pytest.mark.parametrize(("train", "test"), [("train", "test"), ("Train", "TEST")])
+def test_a_clients_model_is_measured_on_the_runs_test_images_of_that_client(tmp_path, train, test):
+    hospitals(tmp_path / "h" / train)
     for client in ("north", "south"):
-        digits(tmp_path / "h" / "test" / client, {1: 7, 2: 5}, skip=100, named=True)
-    digits(tmp_path / "h" / "test" / "north", {9: 3}, skip=100, named=True)  # which south never has
+        digits(tmp_path / "h" / test / client, {1: 7, 2: 5}, skip=100, named=True)
+    digits(tmp_path / "h" / test / "north", {9: 3}, skip=100, named=True)  # which south never has
     run = run_of(tmp_path / "h", tmp_path / "r")
     finished = FinishedRun(run)
     held = of_client(finished, finished.find(["south"])[0])
+    assert held.place == tmp_path / "h" / train / "south"
     make_model(run, held, tmp_path / "b", replace=False)
     card = load(tmp_path / "b").card
     assert (card.accuracy.how, card.accuracy.images) == ("test images", 12)

@@ -128,7 +128,7 @@ def test_warnings_tell_failures_collapse_and_clients_that_never_trained(tmp_path
     assert "<b>ran out" in failures
     trained = set(run.rounds[0].clients)
     (missed,) = [text for text in rest if "never trained" in text]
-    assert missed.startswith(f"{300 - len(trained)} clients never trained in any of 1 rounds")
+    assert missed.startswith(f"{300 - len(trained)} clients never trained in any of 1 round:")
 
 
 def test_warnings_tell_small_test_sets_and_guessing(tmp_path: Path) -> None:

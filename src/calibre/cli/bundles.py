@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibre.cli.answers import print_csv, print_table, show_card
-from calibre.cli.common import INTERRUPTED, AsJson, Changes, errors
+from calibre.cli.common import INTERRUPTED, AsJson, Changes, errors, named_path
 from calibre.cli.listening import (
     Address,
     Certificate,
@@ -103,7 +103,12 @@ def bundle(
 def personalize(
     run: FinishedFolder,
     data: Annotated[
-        Path | None, typer.Option(help="Labelled images of a new client: one sub-folder per class.")
+        Path | None,
+        typer.Option(
+            help="Labelled images of a new client: one sub-folder per class.",
+            metavar="PLACE",
+            parser=named_path,
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The bundle's folder; with --all, another run folder.")
@@ -126,7 +131,7 @@ def personalize(
     Neither trains the encoder again.
     """
     if everybody:
-        if data or name:
+        if data is not None or name:
             raise UserError("--all makes the models of the run's own clients: leave --data out")
         _personalize_all(run, set_ or (), out, as_json)
         return
@@ -261,16 +266,23 @@ def _load(folder: Path, own_code: bool, refuse: float | None = None) -> "Bundle"
 
 
 def _files(places: list[Path]) -> list[Path]:
-    """The files named, and those in the folders named."""
+    """The files named, and the images in the folders named."""
+    return [file for place in places for file in (_images(place) if place.is_dir() else [place])]
+
+
+def _images(place: Path) -> list[Path]:
+    """The images in a folder; what else is in it is told."""
     from calibre.data.formats.folder import survey
 
-    found: list[Path] = []
-    for place in places:
-        inside = [*map(Path, survey(place).files)] if place.is_dir() else [place]
-        if not inside:
-            raise UserError(f"{place} holds no images")
-        found += inside
-    return found
+    listing = survey(place)
+    kinds = listing.kinds_left_out
+    if not listing.images:
+        only = f", only files of kinds that are not read ({kinds})" if kinds else ""
+        raise UserError(f"{place} holds no images{only}")
+    if kinds:
+        said = f"{place}: files of kinds that are not read, left out: {kinds}"
+        errors.print(said, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return [Path(path) for _, path in listing.images]
 
 
 def _predictions(model: "Bundle", images: list[Path]) -> Iterator["Prediction"]:

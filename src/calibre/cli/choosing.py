@@ -8,7 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from calibre.cli.common import errors
+from calibre.cli.common import errors, named
+from calibre.errors import UserError
+from calibre.registry import DATA_SETS
+from calibre.run_files import RunFiles
 
 if TYPE_CHECKING:
     from calibre.autopilot import Choice
@@ -21,6 +24,7 @@ DataPlace = Annotated[
         "--data",
         help="A folder (or .csv, .parquet, .npz) of your own images; settings are chosen for it.",
         metavar="PLACE",
+        parser=named,
     ),
 ]
 
@@ -70,6 +74,25 @@ def for_data(
             errors.print(f"- {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
         errors.print(f"training should take about {duration(seconds(experiment, shared))}")
     return experiment, shared
+
+
+def is_within(place: Path, source: str) -> bool:
+    """Whether a place is the folder of the images, or lies in it."""
+    data = Path(source).expanduser()
+    known = source in DATA_SETS
+    return not known and data.is_dir() and place.resolve().is_relative_to(data.resolve())
+
+
+def check_apart(out: Path | None, source: str) -> None:
+    """A run folder among the images is passed over; one that has images in it is a mistake."""
+    if out is None or not is_within(out, source):
+        return
+    is_data = out.resolve() == Path(source).expanduser().resolve()
+    if is_data or (out.is_dir() and any(out.iterdir()) and not RunFiles(out).begun):
+        raise UserError(
+            f"--out {out} holds what the run is to be trained on; give the run a folder of its "
+            "own, or leave --out away"
+        )
 
 
 def _show(choices: Iterable["Choice"], console: Console) -> None:

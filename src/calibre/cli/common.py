@@ -17,3 +17,15 @@ Changes = Annotated[
     typer.Option("--set", help="section.key=value, e.g. --set training.rounds=10", metavar="K=V"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def named(place: str) -> str:
+    """A place that somebody gave; a shell's variable that was never set is none."""
+    if not place.strip():
+        raise typer.BadParameter("it is empty: name the images' folder or file, or leave it out")
+    return place
+
+
+def named_path(place: str) -> Path:
+    """The same as a path, of which an empty one would be the current folder."""
+    return Path(named(place))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from calibre.cli.choosing import DataPlace, read_or_choose
+from calibre.cli.choosing import DataPlace, is_within, read_or_choose
 from calibre.cli.common import AsJson, Changes, ExperimentFile, errors
 from calibre.errors import printable
 
@@ -93,7 +93,9 @@ def data_show(
     experiment: ExperimentFile = None,
     set_: Changes = None,
     data: DataPlace = None,
-    out: Annotated[Path, typer.Option(help="Picture, without suffix.")] = Path("federation"),
+    out: Annotated[
+        Path | None, typer.Option(help="Picture, without suffix; default federation.")
+    ] = None,
     left_out: Annotated[
         bool, typer.Option("--left-out", help="List every file that was left out, and why.")
     ] = False,
@@ -108,8 +110,10 @@ def data_show(
     pool = sources.load(settings.data)
     federation = build(pool, settings.federation, settings.seed)
     files = sources.left_out(settings.data)
+    picture = _picture(out, settings.data.source)
     if as_json:
-        draw(federation, out)
+        if picture:
+            draw(federation, picture)
         sheet = {**federation.datasheet, "hash": federation.hash}
         listed = {"files_left_out": [{"file": name, "why": why} for name, why in files]}
         held = {"held": _held(federation)}
@@ -118,7 +122,7 @@ def data_show(
     if left_out:
         _list_left_out(files, federation.datasheet["left_out"])
         return
-    pictures = draw(federation, out)
+    pictures = draw(federation, picture) if picture else []
     print(federation.datasheet["description"])
     _show_held(_held(federation))
     for note in federation.datasheet["notes"]:
@@ -126,7 +130,22 @@ def data_show(
     if files:
         print(f"- files left out: {len(files):,}; --left-out lists all of them, and why")
     print("hash", federation.hash)
-    print("drawn as", " and ".join(str(picture) for picture in pictures))
+    if pictures:
+        print("drawn as", " and ".join(map(str, pictures)))
+
+
+def _picture(out: Path | None, source: str) -> Path | None:
+    """Where to draw, without suffix; never among the images unless the user says so."""
+    place = out or Path("federation")
+    if out is None and is_within(place, source):
+        errors.print(
+            "not drawn: a picture in the current folder would be one of your images; say with "
+            "--out where to put it",
+            markup=False,
+            soft_wrap=True,
+        )
+        return None
+    return place
 
 
 def _held(federation: "Federation") -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from calibre.cli.common import AsJson, errors
+from calibre.cli.common import AsJson, errors, named_path
 from calibre.cli.listening import (
     Address,
     Certificate,
@@ -24,7 +24,8 @@ from calibre.cli.listening import (
     answer_until_stopped,
 )
 from calibre.errors import UserError
-from calibre.run_files import RunFiles
+from calibre.run_files import CARD, RunFiles
+from calibre.wording import how_many
 
 if TYPE_CHECKING:
     from calibre.finished.collection import Collection
@@ -34,7 +35,10 @@ ClientName = Annotated[
     str | None, typer.Option(help="A client of the run, by name or number.", metavar="NAME")
 ]
 Folder = Annotated[
-    Path | None, typer.Option(help="A folder of images that the run never saw.", metavar="FOLDER")
+    Path | None,
+    typer.Option(
+        help="A folder of images that the run never saw.", metavar="FOLDER", parser=named_path
+    ),
 ]
 
 
@@ -72,7 +76,9 @@ def suggest(
     if len(found.images) < min(count, found.unlabelled):
         _say(f"fewer than {count:,}: the others look like these or like some that have a label")
     unsure = f", and of {found.unsure:,} somebody was not sure" if found.unsure else ""
-    _say(f"{found.labelled:,} images have a label, {found.unlabelled:,} have none{unsure}")
+    have, lack = ("has" if n == 1 else "have" for n in (found.labelled, found.unlabelled))
+    labelled = how_many(found.labelled, "image")
+    _say(f"{labelled} {have} a label, {found.unlabelled:,} {lack} none{unsure}")
 
 
 def label(
@@ -105,7 +111,7 @@ def label(
     known = access(name, token, certificate, key, unprotected)
     finished = FinishedRun(run)
     check_encoder(finished)
-    if data:
+    if data is not None:
         held: Collection | None = of_folder(data)
         called = folder_names([data.resolve().name])[0]
     else:
@@ -133,7 +139,6 @@ def _suggestions(run: Path, client: str | None, data: Path | None, count: int) -
     from calibre.finished.run import FinishedRun
     from calibre.finished.suggesting import check_some_left, suggest_in, suggest_of_run
     from calibre.personal.bundle import load
-    from calibre.personal.bundle_folder import CARD
 
     if (run / CARD).is_file():
         if data is None or client is not None:

@@ -11,12 +11,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from calibre.cli.choosing import DataPlace, for_data, read_or_choose
-from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors
+from calibre.cli.choosing import DataPlace, check_apart, for_data, read_or_choose
+from calibre.cli.common import INTERRUPTED, AsJson, Changes, ExperimentFile, errors, named
 from calibre.cli.comparing import show
 from calibre.cores import usable_cores
 from calibre.registry import DEFAULT_SUITE
 from calibre.run_files import RunFiles
+from calibre.wording import quoted
 
 if TYPE_CHECKING:
     from calibre.report.metrics import Metrics
@@ -46,10 +47,12 @@ def run(
     with _early_workers(values) as prepared:
         from calibre import experiment as experiments
 
-        if data:
+        if data is not None:
+            check_apart(out, data)
             settings, shared = for_data(values, data)
         else:
             settings, shared = experiments.read(experiment, set_), None
+            check_apart(out, settings.data.source)
         folder = out or Path("runs") / settings.folder_name
         run_and_show(settings, folder, tensorboard, as_json, prepared, shared)
 
@@ -58,7 +61,8 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
     set_: Changes = None,
     data: Annotated[
-        str | None, typer.Option(help="Where its images lie now, if moved.", metavar="PLACE")
+        str | None,
+        typer.Option(help="Where its images lie now, if moved.", metavar="PLACE", parser=named),
     ] = None,
     tensorboard: TensorBoard = None,
     as_json: AsJson = False,
@@ -98,7 +102,9 @@ def update(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     data: Annotated[
         str | None,
-        typer.Option(help="Other data; default: the run's own, as it is now.", metavar="PLACE"),
+        typer.Option(
+            help="Other data; default: the run's own, as it is now.", metavar="PLACE", parser=named
+        ),
     ] = None,
     rounds: Annotated[
         int, typer.Option(min=0, max=100_000, help="Train for so many more; 0: new heads only.")
@@ -158,7 +164,11 @@ def run_and_show(
         with board as sink, LiveView(errors) as view:
             metrics = engines.run(settings, folder, to_all(view, sink), prepared, shared)
     except KeyboardInterrupt:
-        errors.print(f"stopped; continue with  calibre-fl resume {folder}", soft_wrap=True)
+        errors.print(
+            f"stopped; continue with  calibre-fl resume {quoted(folder)}",
+            markup=False,
+            soft_wrap=True,
+        )
         sys.exit(INTERRUPTED)
     if as_json:
         print(metrics.model_dump_json(indent=2))
@@ -205,7 +215,7 @@ def rewind(
         print(f"{folder} can be taken back to rounds {rounds} (0: the start)")
         return
     taking_back.rewind(place, round_)
-    print(f"all after round {round_} is forgotten; go on with  calibre-fl resume {folder}")
+    print(f"all after round {round_} is forgotten; go on with  calibre-fl resume {quoted(folder)}")
 
 
 def suite(

@@ -31,7 +31,7 @@ from calibre.data.pool import Pool
 from calibre.errors import UserError
 
 Progress = Callable[[int, int], None]  # done so far, of how many
-VERSION = 3  # of what an entry holds: a new one builds every entry anew
+VERSION = 4  # of what an entry holds: a new one builds every entry anew
 CHUNK = 2**24  # bytes handled at a time
 UNFINISHED = ".building-"
 LEFT_OUT = "left_out.csv"  # every file that is not in the pool, and why

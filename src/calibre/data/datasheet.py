@@ -8,6 +8,7 @@ import numpy as np
 from calibre.data.parts import Ints
 from calibre.data.pool import Pool
 from calibre.sections import FederationSettings
+from calibre.wording import how_many
 
 if TYPE_CHECKING:
     from calibre.data.federation import Federation
@@ -84,7 +85,7 @@ def _description(
     if unused["train"]:
         left = f"{unused['train']:,} of {len(pool.train):,} are not used"
     return (
-        f"{len(federation)} clients of {pool.name}: {federation.training} train, "
+        f"{how_many(len(federation), 'client')} of {pool.name}: {federation.training} train, "
         f"{len(federation.novel_ids)} are novel and only personalise. {made}. A client has "
         f"{_words(spread['labelled'])} labelled and {_words(spread['unlabelled'])} unlabelled "
         f"images to train on, of {_words(spread['classes'])} of {len(pool.classes)} classes, "

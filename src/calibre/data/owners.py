@@ -13,6 +13,7 @@ from calibre.data.purposes import Division
 from calibre.errors import UserError
 from calibre.rng import numpy_stream
 from calibre.sections import FederationSettings
+from calibre.wording import how_many
 
 
 class Natural(NamedTuple):
@@ -49,8 +50,7 @@ def natural(pool: Pool, division: Division, settings: FederationSettings, seed: 
     test = test.joined(moved)
     poor = (train.sizes < TRAIN_AT_LEAST) | (test.sizes < 1)
     left_out = {
-        pool.owner_names[owner]: f"{train.sizes[owner]} labelled images to train on and "
-        f"{test.sizes[owner]} to test on: {TRAIN_AT_LEAST} and 1 are needed"
+        pool.owner_names[owner]: _too_few(int(train.sizes[owner]), int(test.sizes[owner]))
         for owner in np.flatnonzero(poor).tolist()
     }
     if poor.all():
@@ -63,6 +63,11 @@ def natural(pool: Pool, division: Division, settings: FederationSettings, seed: 
     names = tuple(pool.owner_names[owner] for owner in owners)
     unlabelled = _own_unlabelled(held(division.unlabelled), settings.unlabelled, seed)
     return Natural(train.pick(owners), test.pick(owners), unlabelled.pick(owners), names, left_out)
+
+
+def _too_few(train: int, test: int) -> str:
+    labelled = how_many(train, "labelled image")
+    return f"{labelled} to train on and {test} to test on: {TRAIN_AT_LEAST} and 1 are needed"
 
 
 def hold_out(

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from calibre.data import cache, labels_file
+from calibre.data.class_names import odd_names
 from calibre.data.facts import Facts
 from calibre.data.formats import Part, Raw, csvtable, folder, npz, parquet
 from calibre.data.formats.images import Survey
@@ -203,11 +204,13 @@ def read_found(found: Found) -> Raw:
         raise UserError(f"{found.name} cannot be read: {error}") from error
     for part in filter(None, (raw.train, raw.test, raw.unlabelled)):
         _check(found.name, part, raw.classes, labelled=part is not raw.unlabelled)
+    if not len(raw.train.labels):
+        raise UserError(f"{found.place} holds no images to train on: it needs some with labels")
     if raw.unlabelled and (raw.unlabelled.owners is None) != (raw.train.owners is None):
         raise UserError(
             f"{found.name}: say of labelled and unlabelled images, or of neither, whose they are"
         )
-    return raw
+    return replace(raw, notes=(*raw.notes, *odd_names(raw.classes)))
 
 
 def _draft(found: Found, settings: DataSettings) -> cache.Draft:

@@ -26,6 +26,7 @@ from calibre.deploy import certificates
 from calibre.errors import UserError
 from calibre.files import private_folder, read_toml, write_atomic
 from calibre.settings import Settings, validate
+from calibre.wording import quoted
 
 OTHER_KIND = "it is a key of another kind: make one with  ssh-keygen -t ecdsa -b 384"
 
@@ -42,7 +43,8 @@ def coordinator(keys: Path) -> Coordinator:
     file = keys / "coordinator.toml"
     if not file.exists():
         raise UserError(
-            f"{keys} holds no keys: make them with  calibre-fl deploy keys {keys} --site NAME ..."
+            f"{keys} holds no keys: make them with  calibre-fl deploy keys {quoted(keys)} "
+            "--site NAME ..."
         )
     where: Coordinator = validate(Coordinator, read_toml(file))
     return where

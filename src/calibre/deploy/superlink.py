@@ -16,6 +16,7 @@ from calibre.report import runs
 from calibre.report.events import Emit
 from calibre.report.metrics import Metrics
 from calibre.run_files import RunFiles
+from calibre.wording import quoted
 
 if TYPE_CHECKING:
     from calibre.experiment import Experiment
@@ -28,9 +29,9 @@ def serve(keys: Path, bind: str, say: Callable[[str], None]) -> None:
     coordinator(keys)
     today, end = datetime.date.today(), last_day(keys)
     if end < today:
-        raise UserError(f"the certificate ended on {end}: calibre-fl deploy renew {keys}")
+        raise UserError(f"the certificate ended on {end}: calibre-fl deploy renew {quoted(keys)}")
     if end - today < RENEW_IN_TIME:
-        say(f"warning: the certificate ends on {end}: calibre-fl deploy renew {keys}")
+        say(f"warning: the certificate ends on {end}: calibre-fl deploy renew {quoted(keys)}")
     log = private_folder(keys) / "superlink.log"
     command = [sys.executable, "-P", "-m", "calibre.deploy.link", str(keys), bind]
     with launch.running(command, keys / "flwr", log, words=True) as link:
@@ -54,7 +55,9 @@ def run_on_sites(
     """
     coordinator(keys)
     if not (keys / "flwr" / "config.toml").exists():
-        raise UserError(f"the coordinator was never started: calibre-fl deploy start {keys}")
+        raise UserError(
+            f"the coordinator was never started: calibre-fl deploy start {quoted(keys)}"
+        )
     files = RunFiles(private_folder(folder.resolve()))
     work = private_folder(files.flower)
     write_atomic(files.flower_experiment, experiment.to_toml())

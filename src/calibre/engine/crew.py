@@ -20,6 +20,7 @@ from calibre.errors import UserError
 from calibre.files import lacking
 from calibre.methods.method import ServerState
 from calibre.tensors import prefixed
+from calibre.wording import quoted
 
 
 class Crew(Protocol):
@@ -198,7 +199,7 @@ class Processes:
         if isinstance(reply, Failed) and reply.lacking:
             raise UserError(
                 f"{reply.lacking}; nothing is lost but the time since the last checkpoint: put it "
-                f"right, then continue with  calibre-fl resume {self.folder}"
+                f"right, then continue with  calibre-fl resume {quoted(self.folder)}"
             )
         return Outcome(job, reply, unpack(block))
 

@@ -18,6 +18,7 @@ from calibre.personal.ways import way_of
 from calibre.report.events import Emit, Progressed
 from calibre.report.metrics import ClientResult
 from calibre.run_folder import RunFolder
+from calibre.wording import quoted
 
 NAMED = 5  # clients that a message names
 
@@ -100,7 +101,7 @@ class PersonalStage:
                 cause = reply.error if isinstance(reply, Failed) else "another question's answer"
                 raise UserError(
                     f"making personal models ({label}) failed for {self._names(asked)}: {cause}\n"
-                    f"training is kept: continue with  calibre-fl resume {self.store.path}"
+                    f"training is kept: continue with  calibre-fl resume {quoted(self.store.path)}"
                 )
             for client, cause in reply.missing.items():
                 self.failed(client, f"making its personal model ({label}): {cause}", "")
@@ -116,7 +117,7 @@ class PersonalStage:
             raise UserError(
                 f"only {len(scores)} of {len(ids)} clients have a personal model ({label}), "
                 f"engine.quorum asks for more (see 'failure' in {self.store.events}); training is "
-                f"kept: continue with  calibre-fl resume {self.store.path}"
+                f"kept: continue with  calibre-fl resume {quoted(self.store.path)}"
             )
         return scores
 

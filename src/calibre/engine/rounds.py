@@ -48,6 +48,7 @@ from calibre.report.metrics import Metrics, Promise
 from calibre.report.results import write_results
 from calibre.run_folder import RunFolder
 from calibre.tensors import EmptyMeanError
+from calibre.wording import quoted
 
 
 def run(
@@ -281,7 +282,7 @@ class OngoingRun:
             f"round {self.state.round + 1} stopped: {survivors} clients succeeded, engine.quorum "
             f"asks for {needed}; the last to fail was {self.last_failure} (all of them: "
             f"'failure' in {self.store.events}); put right what failed, then continue with  "
-            f"calibre-fl resume {self.store.path}"
+            f"calibre-fl resume {quoted(self.store.path)}"
         )
 
     def _implausible(self, problem: ValueError, clients: list[int]) -> UserError:
@@ -289,7 +290,7 @@ class OngoingRun:
             f"round {self.state.round + 1} was not kept: in the server's new state {problem}. "
             f"{', '.join(map(self._name, clients))} took part. Where earlier rounds are already "
             "hurt, take the run back with  "
-            f"calibre-fl rewind {self.store.path} --round N; if training itself does this, "
+            f"calibre-fl rewind {quoted(self.store.path)} --round N; if training itself does this, "
             "lower its learning rate; [robust] bounds what one client can do"
         )
 

@@ -12,6 +12,7 @@ from calibre.experiment import Experiment
 from calibre.run_folder import RunFolder
 from calibre.sections import PersonalSettings
 from calibre.tables import flat
+from calibre.wording import quoted
 
 SECTION = "personal."  # of the settings that may change
 
@@ -24,7 +25,7 @@ def anew(source: Path, changes: Sequence[str], out: Path | None) -> tuple[Experi
     held = RunFolder(source)
     before = held.read_experiment()
     if not held.finished:
-        raise UserError(f"the run in {source} is not finished: calibre-fl resume {source}")
+        raise UserError(f"the run in {source} is not finished: calibre-fl resume {quoted(source)}")
     experiment = experiments.read(held.experiment, changes)
     one, other = (_values(e) for e in (before, experiment))
     unlike = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from calibre.data.class_names import one_spelling
 from calibre.data.formats import EncodedImage, Part, Shape
 from calibre.data.formats.folder import Listed, listed_images
 from calibre.errors import UserError
@@ -68,10 +69,20 @@ def of_client(finished: FinishedRun, client: int) -> Collection | None:
     images = [image for image in listed if image.client == name]
     if not images:
         return None
-    own = next(place / below / name for below in ("", "train") if (place / below / name).is_dir())
+    own = _first_called(name, Path(images[0].path).relative_to(place).parents, place)
     notes = tuple(given.notes(below=os.path.join(own, "")))
-    test = place / "test" / name
+    test = next((at for at in place.glob("*/*") if _is_test(at, name)), None)
     return Collection(
         name, own, images, finished.federation.classes, about.novel,
-        test if test.is_dir() and own != place / name else None, notes,
+        test if own.parent != place else None, notes,
     )  # fmt: skip
+
+
+def _first_called(name: str, parents: Sequence[Path], place: Path) -> Path:
+    """The folder of a client, of all that an image of its own is in."""
+    return next(place / at for at in reversed(parents) if one_spelling(at.name) == name)
+
+
+def _is_test(place: Path, client: str) -> bool:
+    called = place.parent.name.lower(), one_spelling(place.name)
+    return called == ("test", client) and place.is_dir()

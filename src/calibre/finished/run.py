@@ -37,6 +37,7 @@ from calibre.report.naming import find_clients, folder_names
 from calibre.run_folder import RunFolder
 from calibre.settings import validate
 from calibre.tensors import Tensors, check_like, digest, read_file
+from calibre.wording import quoted
 
 
 def check_there(experiment: Experiment, folder: Path) -> None:
@@ -46,7 +47,7 @@ def check_there(experiment: Experiment, folder: Path) -> None:
     if own and not os.path.exists(os.path.expanduser(source)):
         raise UserError(
             f"{source}: there is no such folder or file any more; if the images of the run in "
-            f"{folder} were moved:  calibre-fl resume {folder} --data NEWPLACE"
+            f"{folder} were moved:  calibre-fl resume {quoted(folder)} --data NEWPLACE"
         )
 
 
@@ -70,8 +71,8 @@ class FinishedRun:
             raise UserError(
                 f"sites trained the run in {self.files.path}, and their images and personal models "
                 "stayed with them: each site's bundle is in its own state folder; for somebody "
-                f"new, make one with  calibre-fl personalize {self.files.path} --data IMAGES "
-                "--out BUNDLE"
+                f"new, make one with  calibre-fl personalize {quoted(self.files.path)} "
+                "--data IMAGES --out BUNDLE"
             )
         check_there(self.experiment, self.files.path)
         pool = load(self.experiment.data)
@@ -114,7 +115,7 @@ class FinishedRun:
             why = f" ({problems[0]})" if problems else ""
             raise UserError(
                 f"{self.files.path} lacks the checkpoint of its last round{why}; make it anew with "
-                f" calibre-fl resume {self.files.path}"
+                f" calibre-fl resume {quoted(self.files.path)}"
             )
         return held
 
@@ -147,7 +148,7 @@ class FinishedRun:
         kept = {one: round_ for one, round_ in self._last.kept.items() if one == client}
         if problem := self.clients.problem(kept):
             raise UserError(
-                f"{problem}; calibre-fl resume {self.files.path}  tells what can be done"
+                f"{problem}; calibre-fl resume {quoted(self.files.path)}  tells what can be done"
             )
 
     @cached_property
@@ -180,7 +181,7 @@ class FinishedRun:
         said = str(cause).partition("\n")[0]
         return UserError(
             f"{file} is missing or damaged ({said}); make it anew with  "
-            f"calibre-fl resume {self.files.path}"
+            f"calibre-fl resume {quoted(self.files.path)}"
         )
 
     def find(self, wanted: Sequence[str]) -> list[int]:

@@ -19,7 +19,7 @@ from calibre.errors import UserError
 from calibre.files import read_toml, unsealed
 from calibre.models.layouts import recognised, two_encoders
 from calibre.models.tensorfile import located, sha256_of, shapes_of
-from calibre.run_files import MODEL, RunFiles
+from calibre.run_files import CARD, MODEL, RunFiles
 from calibre.settings import Settings
 
 LARGEST = 2**28  # bytes of a file beside the tensors
@@ -81,7 +81,7 @@ def _with_weights(network: dict[str, Any], name: str) -> tuple[dict[str, Any], i
 
 def _brought(file: Path, sha256: str) -> Brought:
     folder = file.parent
-    if (folder / "card.json").is_file():
+    if (folder / CARD).is_file():
         return _by_bundle(folder, sha256)
     if (files := RunFiles(folder)).begun:
         return _by_run(files)
@@ -98,7 +98,7 @@ def _by_run(files: RunFiles) -> Brought:
 
 
 def _by_bundle(folder: Path, sha256: str) -> Brought:
-    card = _read_json(folder / "card.json")
+    card = _read_json(folder / CARD)
     if _table(card.get("files")).get(MODEL) != sha256:
         raise UserError(f"{folder / MODEL} is damaged or was changed: it is not its card's")
     network = _built_by(_table(card.get("network")))

@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from calibre.errors import UserError
 from calibre.run_files import MODEL, RunFiles
+from calibre.wording import quoted
 
 Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
 
@@ -24,7 +25,9 @@ def located(name: str) -> Path:
     if not folder:
         raise UserError(f"network.weights = '{name[:200]}': there is no such file or folder")
     if RunFiles(path).begun:
-        raise UserError(f"the run in {path} is not finished; go on with  calibre-fl resume {path}")
+        raise UserError(
+            f"the run in {path} is not finished; go on with  calibre-fl resume {quoted(path)}"
+        )
     raise UserError(f"network.weights = '{name}': the folder has no {MODEL}")
 
 

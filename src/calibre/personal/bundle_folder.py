@@ -22,14 +22,14 @@ from calibre.errors import UserError
 from calibre.files import open_regular, sync_folder, write_atomic
 from calibre.personal.card import Card
 from calibre.personal.card_text import markdown
-from calibre.run_files import MODEL, RunFiles
+from calibre.run_files import CARD, MODEL, RunFiles
 from calibre.settings import validate
+from calibre.wording import quoted
 
 LARGEST_CARD = 2**26  # bytes; a hundred thousand classes have a quarter of it
 LARGEST_MODEL = 2**33
 LARGEST_PICTURES = 2**23
 VERSION = 3
-CARD = "card.json"
 TEXT = "card.md"
 PICTURES = "mistakes.png"
 
@@ -118,7 +118,7 @@ def read_card(folder: Path) -> Card:
         if inside:
             hint = f"; there are bundles inside it, such as {inside[0].parent}"
         elif RunFiles(folder).begun:
-            hint = f"; it is a run, whose bundles are made by  calibre-fl bundle {folder}"
+            hint = f"; it is a run, whose bundles are made by  calibre-fl bundle {quoted(folder)}"
         raise UserError(f"{folder} is not a bundle: it has no {CARD}{hint}")
     try:
         values = json.loads(_read(path, LARGEST_CARD))

@@ -16,7 +16,7 @@ from calibre.report.metrics import GROUPS, Metrics
 from calibre.report.page.plotted import curves
 from calibre.report.rows import KINDS
 from calibre.run_folder import RunFolder
-from calibre.wording import duration
+from calibre.wording import duration, how_many, quoted
 
 CHUNK = 2**24  # bytes of the log that are read at a time
 RECENT = 10  # rounds that tell how long the next ones take
@@ -111,7 +111,7 @@ class LiveRun:
         silence: float, ended: Metrics | None,
     ) -> str:  # fmt: skip
         if ended:
-            return f"Finished: {total:,} rounds in {duration(ended.seconds)}."
+            return f"Finished: {how_many(total, 'round')} in {duration(ended.seconds)}."
         if start is None:
             return "Waiting for the run to begin."
         longest = max((event.seconds for event in rounds), default=0.0)
@@ -127,7 +127,7 @@ class LiveRun:
     def _on(self) -> str:
         if self.experiment.engine.runtime == "flower":
             return "The coordinator's screen says why; the command that started it goes on."
-        return f"Go on with  calibre-fl resume {printable(str(self.files.path))}"
+        return f"Go on with  calibre-fl resume {printable(quoted(self.files.path))}"
 
     def _failures(self, log: list[Event]) -> dict[str, Any]:
         failed = [event for event in log if isinstance(event, ClientFailed)]

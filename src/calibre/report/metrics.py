@@ -14,7 +14,7 @@ from calibre.errors import UserError
 from calibre.files import write_atomic
 from calibre.personal.pooling import HeadChoice
 from calibre.settings import Settings
-from calibre.wording import Z95, variance
+from calibre.wording import Z95, how_many, variance
 
 COLUMNS = [
     "client", "name", "novel", "samples", "unlabelled", "test_samples", "classes", "accuracy",
@@ -91,7 +91,7 @@ class Promise(Figures):
             return "updates were clipped, but without privacy.noise no privacy is promised"
         return (
             f"the model is ({self.epsilon:.3g}, {self.delta:g})-differentially private for every "
-            f"client; the busiest took part in {self.rounds} rounds"
+            f"client; the busiest took part in {how_many(self.rounds, 'round')}"
         )
 
 

@@ -26,6 +26,7 @@ from calibre.report.metrics import (
 )
 from calibre.run_folder import RunFolder
 from calibre.settings import first_of
+from calibre.wording import quoted
 
 LARGEST = 2**28  # bytes of one file; clients.csv of a million clients has a quarter of that
 
@@ -116,7 +117,7 @@ def read(folder: Path) -> Run:
     experiment = place.read_experiment()
     if not place.finished:
         raise UserError(
-            f"the run in {folder} is not finished; go on with  calibre-fl resume {folder}"
+            f"the run in {folder} is not finished; go on with  calibre-fl resume {quoted(folder)}"
         )
     return Run(folder, experiment, read_metrics(folder), read_clients(place.table)).checked()
 
@@ -197,5 +198,6 @@ class DamagedFileError(UserError):
     def __init__(self, path: Path, cause: object) -> None:
         self.path, self.cause = path, cause
         super().__init__(
-            f"{path} is damaged ({cause}); write it anew with  calibre-fl resume {path.parent}"
+            f"{path} is damaged ({cause}); write it anew with  "
+            f"calibre-fl resume {quoted(path.parent)}"
         )

@@ -99,7 +99,6 @@ def test_a_path_that_leads_nowhere_is_left_out(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "which column holds the image"),
         ("a,b\n1,2", r"which column holds the image\? Set data.image_column to one of a, b"),
         ("path,x,y\n1,2,3", r"which column holds the label\? Set data.label_column to one of x, y"),
         ("path,label\n", "holds no training images with a label"),
@@ -134,3 +133,33 @@ def test_parquet_without_some_labels(folder):
     assert {i: row[:2] for i, row in rows.items()} == {
         i: (str(i % 3), f"c{i % 2}") for i in range(12) if i != 5
     }
+
+
+def test_the_numbers_of_rows_that_pandas_writes_are_no_column(folder):
+    rows = [f"pictures/{i}.png,{'ab'[i % 2]},c{i // 6}" for i in range(12)]
+    text = "\n".join(["path,label,client", *rows])
+    (folder / "plain.csv").write_text(text)
+    numbered = [f"{i},{row}" for i, row in enumerate(rows)]
+    (folder / "mine.csv").write_text("\n".join([",path,label,client", *numbered]))
+    plain, mine = (pool_of(folder / name) for name in ("plain.csv", "mine.csv"))
+    assert (mine.classes, mine.owner_names) == (("a", "b"), ("c0", "c1"))
+    assert table(mine) == table(plain)
+    assert mine.fingerprint == plain.fingerprint
+
+
+@pytest.mark.parametrize("first", ["1", "x", ""])
+def test_another_column_without_a_name_is_a_mistake(folder, first):
+    rows = [f"{first},pictures/{i}.png,{'ab'[i % 2]}" for i in range(4)]
+    (folder / "mine.csv").write_text("\n".join([",path,label", *rows]))
+    with pytest.raises(UserError, match="every column needs a name of its own"):
+        pool_of(folder / "mine.csv")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_an_empty_table_says_what_it_needs(folder, text):
+    (folder / "mine.csv").write_text(text)
+    with pytest.raises(UserError, match=r"mine\.csv has no columns: it needs one .* called label"):
+        pool_of(folder / "mine.csv")
+    pq.write_table(pa.table({}), folder / "mine.parquet")
+    with pytest.raises(UserError, match=r"mine\.parquet has no columns"):
+        pool_of(folder / "mine.parquet")

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from calibre.data.class_names import one_spelling
 from calibre.data.parts import Labels
 from calibre.errors import UserError
 
@@ -85,24 +86,30 @@ def number_classes(
 
     Labels are numbers or names; with ``classes``, names or indices of those.
     """
-    found = set().union(*parts)
+    found = {value: _named(value) for value in set().union(*parts)}
     if classes is None:
         if len({isinstance(value, str) for value in found}) > 1:
             raise UserError(f"{place}: some labels are numbers and others names; make all one kind")
-        values = sorted(found)
+        values = sorted(set(found.values()))
         classes = tuple(str(value) for value in values)
         index = {value: i for i, value in enumerate(values)}
     else:
+        classes = tuple(map(one_spelling, classes))
         index = {name: i for i, name in enumerate(classes)} | {i: i for i in range(len(classes))}
     for name in classes:
         if len(name) > LONGEST_NAME:
             raise UserError(f"{place}: a class has a name of {len(name):,} characters; shorten it")
     if len(set(classes)) != len(classes):
         raise UserError(f"{place}: two classes have the same name; name each differently")
-    for value in found - index.keys():
+    for value in set(found.values()) - index.keys():
         known = f"from 0 = {classes[0]} to {len(classes) - 1} = {classes[-1]}" if classes else ""
         raise UserError(
             f"{place}: the label {str(value)[:LONGEST_NAME]!r} is neither the name nor the number "
             f"of one of the {len(classes)} classes{known and f', {known}'}"
         )
-    return classes, [np.array([index[value] for value in part], np.int64) for part in parts]
+    number = {value: index[name] for value, name in found.items()}
+    return classes, [np.array([number[value] for value in part], np.int64) for part in parts]
+
+
+def _named(value: Any) -> Any:
+    return one_spelling(value) if isinstance(value, str) else value

@@ -40,8 +40,7 @@ def rows(
     client_column: str | None = None,
 ) -> list[Line]:
     """Every row; labels that are whole numbers everywhere count as numbers."""
-    lines = _lines(path)
-    _, header = next(lines, (1, []))
+    (_, header), *lines = _without_index([*_lines(path)] or [(1, [])])
     names = [name.strip() for name in header]
     if len(set(names)) != len(names) or "" in names:
         raise UserError(f"{path}: every column needs a name of its own in the first line")
@@ -60,6 +59,15 @@ def rows(
 
 def read(path: Path, found: list[Line]) -> Raw:
     return assemble(path, [line.row for line in found], [line.image for line in found])
+
+
+def _without_index(lines: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+    """pandas writes the numbers of rows into a first column without a name."""
+    (_, header), *others = lines
+    counts = (line[:1] == [str(row)] for row, (_, line) in enumerate(others))
+    if header[:1] != [""] or len(header) < 2 or not all(counts):
+        return lines
+    return [(number, line[1:]) for number, line in lines]
 
 
 def _line(path: Path, number: int, columns: Columns, names: list[str], line: list[str]) -> Line:

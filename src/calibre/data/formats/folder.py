@@ -2,7 +2,8 @@
 
 ``train/`` and ``test/`` may stand above either; without them a test part is split off. A folder
 ``unlabelled`` where a class would be holds images that nobody labelled, and so does every folder
-with a ``labels.csv`` beside its images: it says which of them somebody has labelled since.
+with a ``labels.csv`` beside its images: it says which of them somebody has labelled since. These
+names may be in capitals.
 """
 
 import os
@@ -14,8 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from calibre.data import labels_file
+from calibre.data.class_names import one_spelling
 from calibre.data.formats import EncodedImage, Part, Raw, number_classes
 from calibre.data.formats.given import Given, given_labels
+from calibre.data.formats.own_output import RUN_FOLDERS, Folders, is_own, is_run, nothing_else
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
 
@@ -23,27 +26,35 @@ SUFFIXES = (
     ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".dcm",
     ".dicom",
 )  # fmt: skip
+PARTS = ("train", "test")
+NO_PARTS = ("val", "valid", "validation")  # though many people have them beside the others
 NOBODY_KNOWS = ("unlabelled", "unlabeled")  # in place of a class
 LAYOUT = (
     "one sub-folder per class (above them, if wanted, one per client; above all train/ and test/)"
 )
 
-Folders = tuple[str, ...]  # that a file is in, below the place
+SHOWN = 5  # names in a note
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies below a folder; hidden files and folders do not count."""
+    """What lies below a folder; hidden files and folders do not count, nor do Calibre's own."""
 
     images: tuple[tuple[Folders, str], ...]  # and the path; sorted
     others: tuple[str, ...]  # files of other kinds; sorted
     labels: tuple[tuple[Folders, str], ...]  # files called labels.csv; those above come first
-    folders: frozenset[Folders]
+    folders: frozenset[Folders]  # that a file may be in, below the place
+    own: tuple[Folders, ...] = ()  # runs and bundles that lie among the images; sorted
 
     @property
     def files(self) -> list[str]:
         """All that decide what is read."""
         return [path for _, path in (*self.images, *self.labels)]
+
+    @property
+    def kinds_left_out(self) -> str:
+        """The kinds of files that are not read, as a person says it; empty: there are none."""
+        return _kinds(self.others)
 
     def of_kind(self, suffix: str) -> list[Path]:
         """Files of another kind."""
@@ -66,6 +77,8 @@ def survey(place: Path) -> Listing:
     others: list[str] = []
     labels: list[tuple[Folders, str]] = []
     seen: set[Folders] = set()
+    filled: set[Folders] = set()
+    own: set[Folders] = set()
     waiting: list[tuple[Folders, str, frozenset[tuple[int, int]]]]
     waiting = [((), str(place), frozenset())]
     while waiting:
@@ -78,11 +91,20 @@ def survey(place: Path) -> Listing:
                 entries = [entry for entry in found if not entry.name.startswith(".")]
         except OSError as error:
             raise UserError(f"the folder {_shown(path)} cannot be read: {error.strerror}") from None
+        names = {entry.name for entry in entries}
+        if folders and is_own(names):
+            own.add(folders)
+            continue
+        if is_run(names):  # the images lie in a run's own folder
+            entries = [entry for entry in entries if entry.name not in RUN_FOLDERS]
         seen.add(folders)
         for entry in entries:
             if os.path.isdir(entry.path):  # unlike the entry's own word, it takes any link
-                waiting.append(((*folders, entry.name), entry.path, above | {here}))
-            elif entry.name.lower().endswith(SUFFIXES) or _is_nameless_dicom(entry):
+                inside = (*folders, one_spelling(entry.name))
+                waiting.append((inside, entry.path, above | {here}))
+                continue
+            filled.add(folders)
+            if entry.name.lower().endswith(SUFFIXES) or _is_nameless_dicom(entry):
                 _check_name(entry.path)
                 images.append((folders, entry.path))
             elif entry.name == labels_file.NAME:
@@ -91,7 +113,13 @@ def survey(place: Path) -> Listing:
             else:
                 others.append(entry.path)
     labels.sort(key=lambda found: (len(found[0]), found))
-    return Listing(tuple(sorted(images)), tuple(sorted(others)), tuple(labels), frozenset(seen))
+    return Listing(
+        tuple(sorted(images)),
+        tuple(sorted(others)),
+        tuple(labels),
+        frozenset(seen - nothing_else(own, seen, filled)),
+        tuple(sorted(own)),
+    )
 
 
 def read(place: Path, listing: Listing) -> Raw:
@@ -102,7 +130,7 @@ def read(place: Path, listing: Listing) -> Raw:
         raise UserError(
             f"{place} holds no images{kinds}; put images ({', '.join(SUFFIXES)}) in {LAYOUT}"
         )
-    in_parts = _in_parts(images)
+    in_parts = _in_parts(place, images)
     depth = _depth(place, images, in_parts)
     rows = _rows(images, given, in_parts, depth)
     if not rows["train"]:
@@ -140,9 +168,9 @@ def _rows(
     """Owner, label and path of every image, by part."""
     rows: dict[str, list[tuple[str, str, str]]] = {"train": [], "test": [], "unlabelled": []}
     for folders, path in images:
-        part = folders[0] if in_parts else "train"
+        part = folders[0].lower() if in_parts else "train"
         label = folders[-1]
-        if label in NOBODY_KNOWS:
+        if _is_unlabelled(label):
             label = given.take(path)
         else:
             given.compare(path, label)
@@ -168,15 +196,15 @@ def listed_images(place: Path) -> tuple[list[Listed], Given]:
         ((NOBODY_KNOWS[0],) if folders == () else folders, path)
         for folders, path in _classified(listing, given)
     ]
-    depth = _depth(place, images, in_parts := _in_parts(images)) if images else 1
+    depth = _depth(place, images, in_parts := _in_parts(place, images)) if images else 1
     found = []
     for folders, path in images:
         label, beside = folders[-1], None
-        if label in NOBODY_KNOWS:
+        if _is_unlabelled(label):
             label, beside = given.take(path), Path(path).parent / labels_file.NAME
         else:
             given.compare(path, label)
-        if not (in_parts and folders[0] == "test"):
+        if not (in_parts and folders[0].lower() == "test"):
             client = folders[in_parts] if depth == 2 else None
             found.append(Listed(path, client, label, beside))
     return found, given
@@ -187,7 +215,7 @@ def _classified(listing: Listing, given: Given) -> list[tuple[Folders, str]]:
     return [
         (
             (*folders, NOBODY_KNOWS[0])
-            if folders in given.beside and folders[-1:] not in [(name,) for name in NOBODY_KNOWS]
+            if folders in given.beside and not (folders and _is_unlabelled(folders[-1]))
             else folders,
             path,
         )
@@ -195,9 +223,23 @@ def _classified(listing: Listing, given: Given) -> list[tuple[Folders, str]]:
     ]
 
 
-def _in_parts(images: Sequence[tuple[Folders, str]]) -> bool:
+def _is_unlabelled(name: str) -> bool:
+    return name.lower() in NOBODY_KNOWS
+
+
+def _in_parts(place: Path, images: Sequence[tuple[Folders, str]]) -> bool:
     """A class may be called "train": it names a part where nothing but parts is beside it."""
-    return all(len(folders) > 1 and folders[0] in ("train", "test") for folders, _ in images)
+    if not all(len(folders) > 1 for folders, _ in images):
+        return False
+    above = {folders[0].lower(): folders[0] for folders, _ in images}
+    parts, others = above.keys() & {*PARTS}, above.keys() - {*PARTS}
+    if parts and others and others <= {*NO_PARTS}:
+        more, beside = above[min(others)], above[max(parts)]
+        raise UserError(
+            f"{place / more} lies beside {beside}/, but images are to train on or to test on: move "
+            f"those of {more}/ to train/ or to test/"
+        )
+    return not others
 
 
 def _check_name(path: str) -> None:
@@ -249,19 +291,24 @@ def _notes(
     depth: int,
     in_parts: bool,
 ) -> Iterator[str]:
+    if listing.own:
+        names = ", ".join(repr(_shown("/".join(folders))) for folders in listing.own[:SHOWN])
+        more = f" and {len(listing.own) - SHOWN:,} more" if len(listing.own) > SHOWN else ""
+        yield f"Calibre's own runs and bundles, left out: {names}{more}"
     if listing.others:
         count = len(listing.others)
         yield f"files of other kinds, not read: {count:,} ({_kinds(listing.others)})"
 
     def without_images(level: int, known: Iterable[str]) -> str:
-        names = {folders[level] for folders in listing.folders if len(folders) == level + 1}
+        there = (folders[level] for folders in listing.folders if len(folders) == level + 1)
+        names = {name for name in there if not _is_unlabelled(name)}
         return ", ".join(repr(_shown(name)) for name in sorted(names - {*known}))
 
     if depth == 2 and (
         empty := without_images(int(in_parts), {folders[in_parts] for folders, _ in images})
     ):
         yield f"clients whose folders hold no image, left out: {empty}"
-    if nowhere := without_images(depth - 1 + in_parts, {*classes, *NOBODY_KNOWS}):
+    if nowhere := without_images(depth - 1 + in_parts, classes):
         yield f"no image is of class {nowhere}: the class was left out"
 
 

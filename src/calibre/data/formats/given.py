@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from calibre.data import labels_file
+from calibre.data.class_names import one_spelling
 from calibre.errors import UserError
 
 
@@ -74,6 +75,6 @@ def given_labels(files: Sequence[tuple[tuple[str, ...], str]]) -> Given:
         odd += [(f"{path} row {row.number}", row.why) for row in unusable]
         for number, row in rows:
             place = os.path.normpath(os.path.join(os.path.dirname(path), row.path))
-            labels[place] = row.label
+            labels[place] = one_spelling(row.label)
             where[place] = f"{path} row {number}"
     return Given(frozenset(beside), labels, where, odd)

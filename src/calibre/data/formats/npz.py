@@ -17,6 +17,7 @@ from typing import IO, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from calibre.data.class_names import one_spelling
 from calibre.data.formats import Part, PixelArray, Raw, number_classes
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
@@ -116,7 +117,9 @@ def _unlabelled(path: Path | str, arrays: Mapping[str, Any]) -> Part | None:
 
 
 def _owners(path: Path | str, arrays: Mapping[str, Any], key: str) -> list[str] | None:
-    return [str(owner) for owner in _values(path, arrays, key)] if key in arrays else None
+    if key not in arrays:
+        return None
+    return [one_spelling(str(owner)) for owner in _values(path, arrays, key)]
 
 
 def _values(path: Path | str, arrays: Mapping[str, Any], key: str) -> list[Any]:

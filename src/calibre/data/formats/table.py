@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calibre.data.class_names import one_spelling
 from calibre.data.formats import EncodedImage, EncodedImages, Part, Raw, number_classes, pick
 from calibre.data.pool import UNLABELLED
 from calibre.errors import UserError
@@ -58,6 +59,11 @@ def choose_columns(
 
     ``images`` and ``labels`` are the columns that could be those by their type.
     """
+    if not names:
+        raise UserError(
+            f"{path} has no columns: it needs one that says where an image is, such as path, and "
+            "one called label"
+        )
     image_wish, label_wish, client_wish = wanted
     image = _choose(path, "image", image_wish, images, names)
     usual = [name for name in CLIENT_NAMES if name in names and name not in (image, label_wish)]
@@ -120,7 +126,8 @@ def read_row(
             f"{path}: row {number} is a test image with nothing in column '{columns.label}': "
             "nothing can be scored on it; fill it in or take the row away"
         )
-    return TableRow(label, str(row[columns.client]) if columns.client else None, part)
+    client = one_spelling(str(row[columns.client])) if columns.client else None
+    return TableRow(label, client, part)
 
 
 def read_image(path: Path, number: int, column: str, value: Any) -> EncodedImage:

@@ -136,8 +136,9 @@ def _never_chosen(run: Run) -> list[str]:
     if not taken or not missed:
         return []
     named = ", ".join(client.name for client in missed[:NAMED])
+    rounds = wording.how_many(len(run.rounds), "round")
     return [
-        f"{_clients(len(missed))} never trained in any of {len(run.rounds)} rounds: "
+        f"{_clients(len(missed))} never trained in any of {rounds}: "
         f"{named}{_more(missed)}. More training.rounds or training.clients_per_round reach them."
     ]
 
@@ -178,7 +179,7 @@ def _more(clients: Sequence[ClientResult]) -> str:
 
 
 def _clients(count: int) -> str:
-    return f"{count:,} client{'' if count == 1 else 's'}"
+    return wording.how_many(count, "client")
 
 
 def _are(count: int) -> str:
