@@ -22,13 +22,12 @@ from calibre.evidence.kept import Evidence, check_apart
 from calibre.evidence.noted import note
 from calibre.evidence.origin import Source
 from calibre.experiment import Experiment
-from calibre.recipes.folders import FOLDER, RIVAL, Draw, conclude
+from calibre.recipes.folders import FOLDER, LABELS, RIVAL, SOURCES, Draw, conclude
 from calibre.report.runs import Run
 from calibre.run_files import RunFiles
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "as_folders.py"
 RUNS = "runs"
-SOURCES = ("cifar10", "fashion-mnist", "digits")
 FEW = ("--unlabelled", "20", "--test", "20")  # there are 1,797 digits in all
 # on training images, with 60 labels, a point more than 100 rounds gave
 ENOUGH = {"method": RIVAL, "training": {"rounds": 200, "epochs": 3}, "personal": {"floors": []}}
@@ -37,7 +36,7 @@ ENOUGH = {"method": RIVAL, "training": {"rounds": 200, "epochs": 3}, "personal":
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.folders", description=__doc__)
     parser.add_argument("--source", nargs="+", default=list(SOURCES))
-    parser.add_argument("--labels", nargs="+", type=int, default=[30, 60])
+    parser.add_argument("--labels", nargs="+", type=int, default=list(LABELS))
     parser.add_argument("--draws", nargs="+", type=int, default=[0, 1, 2], help="seeds")
     parser.add_argument("--rehearsal", action="store_true", help="test on training images")
     parser.add_argument("--out", type=Path, default=Path(), help="where the folder 'folders' goes")

@@ -85,6 +85,7 @@ def test_a_draw_waits_for_both_methods(monkeypatch):
     assert [entry.run for entry in made.shown] == whole
     assert len(made.held) == 3
     assert "2 runs, 2 min in all on 2 cores" in made.conclusion.text
+    assert "still missing: cifar10 with 60 labels, fashion-mnist with 30" in made.conclusion.text
     assert "Not run yet: `python -m benchmarks.folders" in passage(held(half)).conclusion.text
     assert passage(held(made_up([on("digits", "calibre")], lambda e: 0.5))).held == ()
 

@@ -8,6 +8,7 @@ those entries of the ledger whose data is such a folder.
 import re
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from calibre.report.runs import Run
 
 FOLDER = "folders"  # that all draws lie in, where their runs begin
 NAME = re.compile(r"(?P<source>[a-z0-9-]+)-(?P<labels>\d+)-(?P<draw>\d+)")
+SOURCES, LABELS = ("cifar10", "fashion-mnist", "digits"), (30, 60)  # that are asked for
 OURS, RIVAL = "calibre", "fedavg-ft"  # methods
 COMMAND = "python -m benchmarks.folders --ledger evidence"
 HEADER = ("folders from", "labels", "draws", "`run --data`", "FedAvg-FT", "alone",
@@ -68,7 +70,12 @@ def passage(evidence: Evidence) -> Passage:
     shown = [entry for entry in held if draw_of(entry.run.experiment) in both]
     if not shown:
         return Passage(Conclusion(f"Not run yet: `{COMMAND}`"), (), tuple(held))
-    text = "\n\n".join([conclude([entry.run for entry in shown]), provenance(COMMAND, shown)])
+    begun = {(draw.source, draw.labels) for draw in both}
+    missing = [f"{s} with {n} labels" for s, n in product(SOURCES, LABELS) if (s, n) not in begun]
+    small = provenance(
+        COMMAND, shown, *([f"still missing: {', '.join(missing)}"] if missing else [])
+    )
+    text = "\n\n".join([conclude([entry.run for entry in shown]), small])
     return Passage(Conclusion(text), tuple(shown), tuple(held))
 
 
