@@ -208,6 +208,23 @@ def test_several_may_build_the_same_entry_at_once(source, pools):
     assert len(list(pools.iterdir())) == 1
 
 
+def test_who_comes_second_by_a_moment_takes_no_sound_entry_away(source, pools, monkeypatch):
+    """Between looking and renaming, another process has put its entry there."""
+    first = load(settings(source))
+    (entry,) = pools.iterdir()
+    before = entry.stat().st_ino
+    looked = []
+
+    def read(folder):
+        looked.append(folder)
+        return None if len(looked) <= 2 else real(folder)  # as it was before the other came
+
+    real = cache.read
+    monkeypatch.setattr(cache, "read", read)
+    assert_same(load(settings(source)), first)
+    assert entry.stat().st_ino == before
+
+
 def test_a_kill_leaves_nothing_that_is_taken_for_whole(source, pools):
     code = (
         "import os, signal, sys; from calibre.data.sources import load; "

@@ -168,7 +168,7 @@ def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
         try:
             unfinished.mkdir()
             _fill(unfinished, draft, progress)
-            _put(unfinished, folder)
+            return _put(unfinished, folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
@@ -176,9 +176,6 @@ def write(folder: Path, draft: Draft, progress: Progress | None = None) -> Pool:
             f"cannot keep the decoded images in {folder.parent}: {error.strerror}; set "
             f"CALIBRE_CACHE to a folder with {size / 1e6:,.0f} MB of room"
         ) from error
-    pool = read(folder)
-    assert pool is not None, "an entry just written is whole"
-    return pool
 
 
 def _fill(folder: Path, draft: Draft, progress: Progress | None) -> None:
@@ -272,15 +269,18 @@ def _sync(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _put(finished: Path, folder: Path) -> None:
-    """Rename into place. What is there already is another process's, or damaged."""
-    while read(folder) is None:
+def _put(finished: Path, folder: Path) -> Pool:
+    """Rename into place, and read from there. What is there already is another's, or damaged."""
+    while (pool := read(folder)) is None:
         try:
             finished.rename(folder)
         except OSError:
+            if read(folder) is not None:  # another process was faster by a moment
+                continue
             aside = tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder.parent)
             with aside, suppress(FileNotFoundError):  # another process may be as far as we are
                 folder.rename(Path(aside.name, "damaged"))
+    return pool
 
 
 def _sweep(folder: Path) -> None:
