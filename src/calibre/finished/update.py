@@ -112,7 +112,8 @@ def _pool_of(before: FinishedRun) -> Pool:
         raise UserError(
             f"the run in {source} did not note which images it trained on, so nobody knows what "
             "may be tested on: put its images back as they were, have it noted with  calibre-fl "
-            f"resume {source}  and change them again"
+            f"resume {source}  and change them again; a run that is an update itself cannot note "
+            "it any more: train a new one"
         )
     return pool
 

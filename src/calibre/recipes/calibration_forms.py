@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from calibre.experiment import Experiment
-from calibre.recipes.recipe import Conclusion, Recipe, by_name
+from calibre.recipes.recipe import Conclusion, Recipe, by_name, table
 from calibre.recipes.scales import SOLVED, Scale, experiment, method
 from calibre.recipes.wide_table import told_apart
 from calibre.report.compare import paired_test
@@ -98,7 +98,7 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     """Of each form the validation accuracy, and what it gains over none."""
     rows, tests = rows_and_tests(runs, scale)
     header = ["form", "mean %", "variance", "worst 10th %", "against none, points", "p"]
-    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    lines = [header]
     for name, row in rows.items():
         cells = [
             cell(row.estimate("train", "mean"), 100, 2),
@@ -108,8 +108,7 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
         test = tests.get(name)
         against = [cell(test.difference, 100, 2), p_value(test.adjusted)] if test else ["", ""]
         lines.append([name, *cells, *against])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return Conclusion("\n\n".join([table, in_short(tests)]))
+    return Conclusion("\n\n".join([table(lines), in_short(tests)]))
 
 
 def rows_and_tests(

@@ -16,7 +16,7 @@ from calibre.errors import UserError
 from calibre.evidence.kept import Evidence
 from calibre.experiment import Experiment
 from calibre.recipes.gathered import Passage, provenance
-from calibre.recipes.recipe import Conclusion
+from calibre.recipes.recipe import Conclusion, table
 from calibre.recipes.wide_table import told_apart
 from calibre.report.compare import paired_test
 from calibre.report.comparison_tables import PairedTest
@@ -86,16 +86,15 @@ def conclude(runs: Iterable[Run]) -> str:
     tests = [paired_test("train", one, other) for one, other in pairs]
     adjusted = holm([test.p for test in tests])
     said = [_difference(test, p) for test, p in zip(tests, adjusted, strict=True)]
-    lines = [HEADER, ["---", *["---:"] * (len(HEADER) - 1)]]
+    lines: list[Sequence[str]] = [HEADER]
     for i, s in enumerate(settings):
         reached = [_reached(row) for row in (s.ours, s.rival, s.alone)]
         counts = [str(s.labels), str(len(s.ours.entries))]
         lines.append([s.source, *counts, *reached, *said[2 * i : 2 * i + 2]])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     rival, alone = (pairs[i::2] for i in (0, 1))
     return "\n\n".join(
         [
-            table,
+            table(lines),
             "Mean of sites and worst site in %, and differences of means in points, ± half their "
             "95 % interval, over draws. In bold: told apart, by paired tests over sites, corrected "
             "over this table, and by that interval.",

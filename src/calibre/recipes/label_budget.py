@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from calibre.experiment import Experiment
 from calibre.recipes.campaign import NONE, TWO_NETWORKS, WITH_LABELS
 from calibre.recipes.claims import LABELLED, OURS, PLAIN_LABELLED, TWO
-from calibre.recipes.recipe import Conclusion, Recipe
+from calibre.recipes.recipe import Conclusion, Recipe, table
 from calibre.recipes.scales import LONGER, Scale, experiment, method
 from calibre.recipes.wide_table import told_apart
 from calibre.report.compare import paired_test
@@ -128,22 +128,22 @@ def table_of(series: Mapping[str, Mapping[int, Row]], group: Group, measure: str
     title, scale, digits = MEASURES[measure]
     budgets = sorted({budget for by_budget in series.values() for budget in by_budget})
     head = [f"{KINDS[group]} clients: {title}", *(f"{budget} labels" for budget in budgets)]
-    lines = [head, ["---", *["---:"] * len(budgets)]]
+    lines = [head]
     for name, by_budget in series.items():
         found = [by_budget[b].estimate(group, measure) if b in by_budget else None for b in budgets]
         lines.append([name, *(cell(estimate, scale, digits) for estimate in found)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(lines)
 
 
 def looks(series: Mapping[str, Mapping[int, Row]]) -> str:
     """How many images training looked at, of all clients together, as Markdown."""
     budgets = sorted({budget for by_budget in series.values() for budget in by_budget})
     header = ["images looked at, in thousands", *(f"{budget} labels" for budget in budgets)]
-    lines = [header, ["---", *["---:"] * len(budgets)]]
+    lines = [header]
     for name, by_budget in series.items():
         seen = [by_budget[b].cost("images") if b in by_budget else None for b in budgets]
         lines.append([name, *("" if count is None else f"{count / 1000:,.0f}" for count in seen)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(lines)
 
 
 class Lead(NamedTuple):

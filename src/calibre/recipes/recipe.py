@@ -37,6 +37,13 @@ class Recipe:
     models: bool = False  # whether it is concluded from the runs' models, not only their figures
 
 
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """As Markdown; the first line is the header, and only the first column is of words."""
+    header, *rest = lines
+    rows = [header, ["---", *["---:"] * (len(header) - 1)], *rest]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def by_name(
     runs: Sequence[Run], wanted: Mapping[str, Sequence[Experiment]]
 ) -> dict[str, list[Run]]:

@@ -13,7 +13,7 @@ from typing import Any
 from calibre.experiment import Experiment
 from calibre.recipes.campaign import CALIBRATION, LABELS, NONE, SELF_SUPERVISED
 from calibre.recipes.claims import LABELLED, OURS
-from calibre.recipes.recipe import Conclusion, Recipe
+from calibre.recipes.recipe import Conclusion, Recipe, table
 from calibre.recipes.scales import Scale, experiment, method
 from calibre.recipes.wide_table import in_words
 from calibre.report.compare import paired_test
@@ -52,7 +52,7 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
     held = runs_by_label(runs)
     rows = sorted((row_of(label, own) for label, own in held.items()), key=lambda row: -_mean(row))
     header = ["method", *("/".join(triple) for triple in TRIPLES), "all: mean %", "worst 10th %"]
-    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    lines = [header]
     for row in rows:
         cells = []
         for triple in TRIPLES:
@@ -61,14 +61,15 @@ def conclude(runs: Sequence[Run], scale: Scale) -> Conclusion:
         cells.append(cell(row.estimate("novel", "mean"), 100, 2))
         cells.append(cell(row.estimate("novel", "worst_tenth"), 100, 1))
         lines.append([row.label, *cells])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     known = {row.label: row for row in rows}
     tests = [
         paired_test("novel", known[one], known[other])
         for one, other in PAIRS
         if one in known and other in known and _places(held[one]) == _places(held[other])
     ]
-    return Conclusion("\n\n".join([table, "\n".join(f"- {said}." for said in in_words(tests))]))
+    return Conclusion(
+        "\n\n".join([table(lines), "\n".join(f"- {said}." for said in in_words(tests))])
+    )
 
 
 def complete_rows(runs: Sequence[Run]) -> list[Row]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import chain, product
 from typing import Literal
 
+from calibre.recipes.recipe import table
 from calibre.report.compare import paired_test
 from calibre.report.comparison_tables import PairedTest, cell, p_value
 from calibre.report.inference import holm
@@ -31,7 +32,7 @@ def wide_table(runs: Sequence[Run]) -> str:
     by_label = {row.label: [row, *(o[row.label] for o in beside if row.label in o)] for row in rows}
     rows.sort(key=lambda row: -max(mean_of(own, "train") for own in by_label[row.label]))
     header = [*HEADER, *chain.from_iterable(BESIDE[head] for head in others), "passes"]
-    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    lines = [header]
     for row in rows:
         cells = [row.label]
         for group in KINDS:
@@ -41,7 +42,7 @@ def wide_table(runs: Sequence[Run]) -> str:
         for other, group in product((rows.get(row.label) for rows in beside), KINDS):
             cells.append(cell(other.estimate(group, "mean"), 100, 2) if other else "")
         lines.append([*cells, passes(row)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(lines)
 
 
 def head_of(run: Run) -> Head:
